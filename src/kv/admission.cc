@@ -1,0 +1,31 @@
+#include "kv/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace cofferdam::kv {
+
+uint64_t Admission::context_tokens(const PoolCounts& pool) const {
+  // I11: quarantined pages are lost capacity, so the context shrinks with them.
+  return std::min(context_tokens_, pool.usable() * layout_.page_tokens());
+}
+
+absl::Status Admission::CheckContext(const AdmissionNeed& need, const PoolCounts& pool) const {
+  const uint64_t limit = context_tokens(pool);
+  // Compared without adding first: both numbers may come from a client.
+  if (need.prompt_tokens > limit || need.output_tokens > limit - need.prompt_tokens) {
+    return ContextLengthExceeded(role_, need.prompt_tokens, need.output_tokens, limit);
+  }
+  return absl::OkStatus();
+}
+
+AdmissionResult Admission::Admit(const AdmissionNeed& need, const PoolCounts& pool) const {
+  if (absl::Status status = CheckContext(need, pool); !status.ok()) return Rejected{std::move(status)};
+  const uint64_t pages = layout_.PagesFor(need.prompt_tokens + need.output_tokens);
+  if (pages > pool.free()) return MustWait{};
+  return Admitted(pages);
+}
+
+}  // namespace cofferdam::kv

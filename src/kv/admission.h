@@ -1,0 +1,52 @@
+// The one rule of admission, and the only maker of the right to reserve pages.
+#ifndef COFFERDAM_KV_ADMISSION_H_
+#define COFFERDAM_KV_ADMISSION_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "kv/layout.h"
+#include "kv/pool.h"
+
+namespace cofferdam::kv {
+
+// A refusal: why, in words for the client. It cannot reserve anything (I1).
+struct Rejected {
+  absl::Status status;
+};
+// The request fits, but not now: it holds nothing and asks again later.
+struct MustWait {};
+
+using AdmissionResult = std::variant<Admitted, MustWait, Rejected>;
+
+struct AdmissionNeed {
+  uint64_t prompt_tokens = 0;
+  uint64_t output_tokens = 0;
+};
+
+// Judges requests against one worker's measured capacity. Stateless beside its limits; one thread.
+class Admission {
+ public:
+  // `role` names the worker in refusals. `context_tokens` is the longest sequence served.
+  Admission(std::string role, const Layout& layout, uint64_t context_tokens)
+      : role_(std::move(role)), layout_(layout), context_tokens_(context_tokens) {}
+
+  // Rejected with context_length_exceeded (both numbers in it) when prompt + output exceed the context or can never
+  // fit the usable pages; MustWait when fewer pages are free than needed; otherwise Admitted for exactly those pages.
+  AdmissionResult Admit(const AdmissionNeed& need, const PoolCounts& pool) const;
+  // The first half of the rule alone: may this ever be served here?
+  absl::Status CheckContext(const AdmissionNeed& need, const PoolCounts& pool) const;
+
+  uint64_t context_tokens(const PoolCounts& pool) const;
+
+ private:
+  std::string role_;
+  Layout layout_;
+  uint64_t context_tokens_;
+};
+
+}  // namespace cofferdam::kv
+
+#endif  // COFFERDAM_KV_ADMISSION_H_

@@ -1,0 +1,159 @@
+#include "kv/pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "kv/admission.h"
+
+namespace cofferdam::kv {
+namespace {
+
+class PoolTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kPages = 8;
+  PoolTest()
+      : memory_(kPages * layout_.page_bytes()),
+        pool_(layout_, memory_, 42, ReuseOrder::kLifo),
+        admission_("decode worker", layout_, 1000) {}
+
+  std::vector<PageHandle> Take(uint64_t pages) {
+    AdmissionResult result = admission_.Admit({.prompt_tokens = pages * layout_.page_tokens()}, pool_.counts());
+    return *pool_.Reserve(std::get<Admitted>(result));
+  }
+  void GiveBack(std::vector<PageHandle> handles, uint64_t epoch) {
+    for (PageHandle& handle : handles) pool_.Release(std::move(handle), StepEpoch(epoch));
+  }
+  uint64_t In(PageState state) const { return pool_.counts().by_state[static_cast<size_t>(state)]; }
+
+  Layout layout_ = *Layout::Make({.model_hash = "m", .rope_settings = "", .layers = 1, .kv_heads = 1, .head_size_k = 8,
+                                  .head_size_v = 8, .page_tokens = 16});
+  std::vector<std::byte> memory_;
+  Pool pool_;
+  Admission admission_;
+};
+
+TEST_F(PoolTest, I1_WhatDoesNotFitIsRejectedWithBothNumbersAndTakesNothing) {
+  auto result = admission_.Admit({.prompt_tokens = 120, .output_tokens = 9}, pool_.counts());
+  ASSERT_TRUE(std::holds_alternative<Rejected>(result));
+  const std::string message(std::get<Rejected>(result).status.message());
+  EXPECT_NE(message.find("129"), std::string::npos) << message;
+  EXPECT_NE(message.find("128"), std::string::npos) << message;
+  EXPECT_EQ(pool_.counts().reserved_total, 0u);
+  EXPECT_TRUE(std::holds_alternative<Rejected>(
+      admission_.Admit({.prompt_tokens = 1, .output_tokens = ~uint64_t{0}}, pool_.counts())));
+}
+
+TEST_F(PoolTest, I1_WhatFitsLaterWaitsAndHoldsNothing) {
+  auto held = Take(5);
+  EXPECT_TRUE(std::holds_alternative<MustWait>(admission_.Admit({.prompt_tokens = 64}, pool_.counts())));
+  EXPECT_EQ(In(PageState::kReserved), 5u);
+  GiveBack(std::move(held), 0);
+}
+
+TEST_F(PoolTest, I2_GenerationsAreNeverReused) {
+  uint64_t last = 0;
+  for (int round = 0; round < 50; ++round) {
+    auto handles = Take(3);
+    for (const PageHandle& handle : handles) {
+      EXPECT_GT(handle.generation().value(), last);
+      last = handle.generation().value();
+    }
+    GiveBack(std::move(handles), 0);
+    pool_.Reclaim(StepEpoch(0));
+  }
+}
+
+TEST_F(PoolTest, I6_TagsShowAWriteOverEitherEdgeAndAnEarlierTenure) {
+  auto handles = Take(1);
+  const PageId page = handles[0].page();
+  const Generation generation = handles[0].generation();
+  EXPECT_TRUE(pool_.TagsMatch(page, generation));
+  std::byte* payload = pool_.Payload(page).data();
+  for (std::byte* edge : {payload - 1, payload + layout_.payload_bytes()}) {
+    *edge ^= std::byte{1};
+    EXPECT_FALSE(pool_.TagsMatch(page, generation));
+    *edge ^= std::byte{1};
+  }
+  GiveBack(std::move(handles), 0);
+  pool_.Reclaim(StepEpoch(0));
+  EXPECT_FALSE(pool_.TagsMatch(page, generation));
+  auto again = Take(1);
+  EXPECT_EQ(again[0].page(), page);
+  EXPECT_FALSE(pool_.TagsMatch(page, generation));
+  GiveBack(std::move(again), 0);
+}
+
+TEST_F(PoolTest, I7_AReleasedPageWaitsForTheStepAndTheTransferAndIsZeroed) {
+  auto handles = Take(1);
+  const PageId page = handles[0].page();
+  const Generation generation = handles[0].generation();
+  std::memset(pool_.Payload(page).data(), 0x5a, layout_.payload_bytes());
+  pool_.HoldForTransfer(handles[0]);
+  GiveBack(std::move(handles), 7);
+  EXPECT_EQ(pool_.Reclaim(StepEpoch(6)), 0u) << "the step still runs";
+  EXPECT_EQ(pool_.Reclaim(StepEpoch(7)), 0u) << "the read is still out";
+  EXPECT_EQ(In(PageState::kRetired), 1u);
+  pool_.EndTransfer(page, generation);
+  EXPECT_EQ(pool_.Reclaim(StepEpoch(7)), 1u);
+  for (std::byte byte : pool_.Payload(page)) ASSERT_EQ(byte, std::byte{0});
+}
+
+TEST_F(PoolTest, I4_AdoptionChecksTheTagsAgain) {
+  auto handles = Take(2);
+  const Seal seal{.tokens = 16};
+  EXPECT_TRUE(pool_.Adopt(handles[0], seal).ok());
+  EXPECT_EQ(pool_.StateOf(handles[0].page()), PageState::kSealed);
+  pool_.Payload(handles[1].page()).data()[-5] ^= std::byte{1};
+  EXPECT_EQ(pool_.Adopt(handles[1], seal).code(), absl::StatusCode::kDataLoss);
+  pool_.Quarantine(std::move(handles[1]));
+  EXPECT_EQ(In(PageState::kQuarantined), 1u);
+  EXPECT_EQ(admission_.context_tokens(pool_.counts()), 7u * 16) << "I11: quarantined pages are lost capacity";
+  pool_.Release(std::move(handles[0]), StepEpoch(0));
+}
+
+using PoolDeathTest = PoolTest;
+TEST_F(PoolDeathTest, I2_ADroppedTenureAndASecondSealEndTheProcess) {
+  EXPECT_DEATH(
+      {
+        auto handles = Take(1);
+        handles.clear();
+      },
+      "I2");
+  auto handles = Take(1);
+  pool_.MarkFilling(handles[0]);
+  pool_.SealPage(handles[0], {}, 16);
+  EXPECT_DEATH(pool_.SealPage(handles[0], {}, 16), "sealed once");
+  GiveBack(std::move(handles), 0);
+}
+
+TEST_F(PoolTest, I9_ConservationHoldsThroughARandomLife) {
+  std::mt19937 random(3);
+  std::vector<std::vector<PageHandle>> held;
+  uint64_t epoch = 1;
+  for (int event = 0; event < 20000; ++event) {
+    switch (random() % 4) {
+      case 0: {
+        auto result = admission_.Admit({.prompt_tokens = 1 + random() % 64}, pool_.counts());
+        if (auto* admitted = std::get_if<Admitted>(&result)) held.push_back(*pool_.Reserve(*admitted));
+        break;
+      }
+      case 1:
+        if (!held.empty()) {
+          GiveBack(std::move(held.back()), epoch);
+          held.pop_back();
+        }
+        break;
+      case 2: ++epoch; break;
+      default: pool_.Reclaim(StepEpoch(epoch - 1)); break;
+    }
+    pool_.CheckConservation();
+  }
+  for (auto& handles : held) GiveBack(std::move(handles), epoch);
+  pool_.Reclaim(StepEpoch(epoch));
+  EXPECT_EQ(pool_.counts().free(), kPages);
+}
+
+}  // namespace
+}  // namespace cofferdam::kv

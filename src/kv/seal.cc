@@ -1,0 +1,107 @@
+#include "kv/seal.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace cofferdam::kv {
+namespace {
+
+// Calls `visit(offset, bytes)` for every run of the payload that lies past the first `tokens` slots, padding included.
+template <typename Visit>
+void ForEachRunBeyond(const Layout& layout, uint32_t tokens, Visit visit) {
+  const LayoutSpec& spec = layout.spec();
+  constexpr size_t kElementBytes = 2;
+  const uint32_t in_block = tokens % kTokenBlock;
+  for (uint32_t layer = 0; layer < spec.layers; ++layer) {
+    for (uint32_t head = 0; head < spec.kv_heads; ++head) {
+      const size_t k = layout.KOffset(layer, head), v = layout.VOffset(layer, head);
+      const uint32_t first_empty_block = (tokens + kTokenBlock - 1) / kTokenBlock;
+      if (in_block != 0) {
+        for (uint32_t dim = 0; dim < spec.head_size_k; ++dim) {
+          visit(k + layout.KElement(tokens, dim) * kElementBytes, (kTokenBlock - in_block) * kElementBytes);
+        }
+      }
+      const size_t k_used = size_t{first_empty_block} * kTokenBlock * spec.head_size_k * kElementBytes;
+      visit(k + k_used, v - k - k_used);
+      const size_t v_used = size_t{tokens} * spec.head_size_v * kElementBytes;
+      visit(v + v_used, size_t{spec.page_tokens - tokens} * spec.head_size_v * kElementBytes);
+    }
+  }
+  const size_t used = layout.KOffset(spec.layers, 0);
+  visit(used, layout.payload_bytes() - used);
+}
+
+bool AllZero(const std::byte* bytes, size_t count) {
+  return count == 0 || (bytes[0] == std::byte{0} && std::memcmp(bytes, bytes + 1, count - 1) == 0);
+}
+
+}  // namespace
+
+IdentityChain::IdentityChain(const Key& domain_key, const Layout& layout) : key_(domain_key) {
+  KeyedHasher hasher(key_, "cofferdam identity root v1");
+  hasher.AddField(layout.id());
+  head_ = hasher.Finish();
+}
+
+Digest128 IdentityChain::Append(std::span<const TokenId> tokens) {
+  CD_CHECK(!tokens.empty(), "a page that is named holds a token");
+  KeyedHasher hasher(key_, "cofferdam identity v1");
+  hasher.AddField(head_);
+  hasher.AddField(std::string_view(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()));
+  head_ = hasher.Finish();
+  return head_;
+}
+
+std::vector<Digest128> PageIdentities(const Key& domain_key, const Layout& layout, std::span<const TokenId> tokens) {
+  IdentityChain chain(domain_key, layout);
+  std::vector<Digest128> identities;
+  identities.reserve(layout.PagesFor(tokens.size()));
+  while (!tokens.empty()) {
+    const size_t count = std::min<size_t>(tokens.size(), layout.page_tokens());
+    identities.push_back(chain.Append(tokens.first(count)));
+    tokens = tokens.subspan(count);
+  }
+  return identities;
+}
+
+uint64_t PayloadChecksum(std::span<const std::byte> payload) { return XXH3_64bits(payload.data(), payload.size()); }
+
+void ZeroBeyond(const Layout& layout, std::span<std::byte> payload, uint32_t tokens) {
+  CD_CHECK(payload.size() == layout.payload_bytes() && tokens <= layout.page_tokens(), "a payload has its layout's size");
+  ForEachRunBeyond(layout, tokens, [&](size_t offset, size_t bytes) { std::memset(payload.data() + offset, 0, bytes); });
+}
+
+bool IsZeroBeyond(const Layout& layout, std::span<const std::byte> payload, uint32_t tokens) {
+  CD_CHECK(payload.size() == layout.payload_bytes() && tokens <= layout.page_tokens(), "a payload has its layout's size");
+  bool zero = true;
+  ForEachRunBeyond(layout, tokens, [&](size_t offset, size_t bytes) { zero = zero && AllZero(payload.data() + offset, bytes); });
+  return zero;
+}
+
+std::string_view ToString(SealVerdict verdict) {
+  switch (verdict) {
+    case SealVerdict::kGood: return "good";
+    case SealVerdict::kWrongLayout: return "wrong_layout";
+    case SealVerdict::kWrongIdentity: return "wrong_identity";
+    case SealVerdict::kWrongCount: return "wrong_count";
+    case SealVerdict::kWrongChecksum: return "wrong_checksum";
+    case SealVerdict::kNotZeroBeyond: return "not_zero_beyond";
+  }
+  return "unknown";
+}
+
+SealVerdict VerifyArrived(const Layout& layout, std::span<const std::byte> payload, const Seal& seal,
+                          const Digest128& expected_identity, uint32_t expected_tokens) {
+  if (seal.layout_id != layout.id()) return SealVerdict::kWrongLayout;
+  if (seal.identity != expected_identity) return SealVerdict::kWrongIdentity;
+  if (seal.tokens != expected_tokens) return SealVerdict::kWrongCount;
+  if (PayloadChecksum(payload) != seal.checksum) return SealVerdict::kWrongChecksum;
+  if (expected_tokens < layout.page_tokens() && !IsZeroBeyond(layout, payload, expected_tokens)) return SealVerdict::kNotZeroBeyond;
+  return SealVerdict::kGood;
+}
+
+}  // namespace cofferdam::kv

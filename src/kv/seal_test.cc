@@ -1,0 +1,80 @@
+#include "kv/seal.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace cofferdam::kv {
+namespace {
+
+class SealTest : public testing::Test {
+ protected:
+  SealTest() : payload_(layout_.payload_bytes()), tokens_(40) {
+    std::mt19937 random(1);
+    for (auto& byte : payload_) byte = static_cast<std::byte>(random() | 1U);
+    for (auto& token : tokens_) token = static_cast<TokenId>(random() % 1000);
+    identity_ = PageIdentities(key_, layout_, tokens_)[1];
+    ZeroBeyond(layout_, payload_, 8);
+    seal_ = {.identity = identity_, .tokens = 8, .layout_id = layout_.id(), .checksum = PayloadChecksum(payload_)};
+  }
+  SealVerdict Verify() const { return VerifyArrived(layout_, payload_, seal_, identity_, 8); }
+
+  Layout layout_ = *Layout::Make({.model_hash = "m", .rope_settings = "", .layers = 2, .kv_heads = 2, .head_size_k = 8,
+                                  .head_size_v = 8, .page_tokens = 32});
+  Key key_ = DomainKey(Key{}, "tenant");
+  std::vector<std::byte> payload_;
+  std::vector<TokenId> tokens_;
+  Digest128 identity_{};
+  Seal seal_;
+};
+
+TEST_F(SealTest, AGoodPageIsGood) { EXPECT_EQ(Verify(), SealVerdict::kGood); }
+
+TEST_F(SealTest, AnyFlippedBitShows) {
+  for (size_t at = 0; at < payload_.size(); at += 7) {
+    payload_[at] ^= std::byte{4};
+    EXPECT_EQ(Verify(), SealVerdict::kWrongChecksum) << at;
+    payload_[at] ^= std::byte{4};
+  }
+}
+
+TEST_F(SealTest, EveryFieldOfTheSealIsJudged) {
+  const Seal good = seal_;
+  seal_.identity[3] ^= 1;
+  EXPECT_EQ(Verify(), SealVerdict::kWrongIdentity);
+  seal_ = good;
+  seal_.layout_id[0] ^= 1;
+  EXPECT_EQ(Verify(), SealVerdict::kWrongLayout);
+  seal_ = good;
+  seal_.tokens = 9;
+  EXPECT_EQ(Verify(), SealVerdict::kWrongCount);
+}
+
+TEST_F(SealTest, StaleBytesPastTheLastTokenAreRefusedEvenWithARightChecksum) {
+  for (size_t at = 0; at < payload_.size(); ++at) {
+    if (payload_[at] != std::byte{0}) continue;
+    payload_[at] = std::byte{1};
+    seal_.checksum = PayloadChecksum(payload_);
+    ASSERT_EQ(Verify(), SealVerdict::kNotZeroBeyond) << at;
+    payload_[at] = std::byte{0};
+  }
+}
+
+TEST_F(SealTest, IdentityDependsOnDomainLayoutAndEveryTokenBefore) {
+  const auto base = PageIdentities(key_, layout_, tokens_);
+  ASSERT_EQ(base.size(), 2u);
+  EXPECT_NE(PageIdentities(DomainKey(Key{}, "other"), layout_, tokens_)[0], base[0]);
+  LayoutSpec spec = layout_.spec();
+  spec.model_hash = "n";
+  EXPECT_NE(PageIdentities(key_, *Layout::Make(spec), tokens_)[0], base[0]);
+  auto changed = tokens_;
+  changed[0] ^= 1;
+  EXPECT_NE(PageIdentities(key_, layout_, changed)[1], base[1]) << "a page's identity covers the tokens before it";
+  changed = tokens_;
+  changed.pop_back();
+  EXPECT_EQ(PageIdentities(key_, layout_, changed)[0], base[0]);
+  EXPECT_NE(PageIdentities(key_, layout_, changed)[1], base[1]);
+}
+
+}  // namespace
+}  // namespace cofferdam::kv
