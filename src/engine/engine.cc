@@ -1,0 +1,138 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/sequence.h"
+
+namespace cofferdam::engine {
+
+Engine::Engine(EngineOptions options, model::Executor& executor, kv::Pool& pool)
+    : options_(std::move(options)),
+      executor_(executor),
+      pool_(pool),
+      admission_(options_.role, pool.layout(), options_.context_tokens) {}
+
+Engine::~Engine() {
+  while (!sequences_.empty()) Release(sequences_.begin()->first);
+}
+
+absl::Status Engine::CheckSpec(const SequenceSpec& spec) const {
+  if (spec.tokens.empty()) return absl::InvalidArgumentError("the prompt has no tokens; it needs at least one");
+  if (spec.resumed_tokens >= spec.tokens.size()) {
+    return absl::InvalidArgumentError("resumed_tokens must leave at least one token of the original prompt");
+  }
+  const auto vocabulary = static_cast<TokenId>(executor_.model().info().vocabulary);
+  for (TokenId token : spec.tokens) {
+    if (token < 0 || token >= vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", token, " is not in the vocabulary (0 to ", vocabulary - 1, ")"));
+    }
+  }
+  if (spec.sampling.has_value()) {
+    if (spec.max_output == 0) return absl::InvalidArgumentError("max_tokens must be at least 1");
+    if (auto sampler = model::Sampler::Create(*spec.sampling, executor_.model().info().vocabulary); !sampler.ok()) {
+      return sampler.status();
+    }
+  }
+  return admission_.CheckContext({.prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output}, pool_.counts());
+}
+
+std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(SequenceSpec spec) {
+  if (absl::Status status = CheckSpec(spec); !status.ok()) return kv::Rejected{std::move(status)};
+  if (sequences_.size() >= options_.max_sequences) return kv::MustWait{};
+  kv::AdmissionResult result =
+      admission_.Admit({.prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output}, pool_.counts());
+  if (auto* rejected = std::get_if<kv::Rejected>(&result)) return std::move(*rejected);
+  if (std::holds_alternative<kv::MustWait>(result)) return kv::MustWait{};
+  std::optional<std::vector<kv::PageHandle>> pages = pool_.Reserve(std::get<kv::Admitted>(result));
+  CD_CHECK(pages.has_value(), "admission and reservation are one action of one thread");
+
+  const SequenceId id(next_sequence_++);
+  auto sequence = std::make_unique<Sequence>(id, std::move(spec), pool_.layout());
+  sequence->pages = std::move(*pages);
+  for (const kv::PageHandle& page : sequence->pages) sequence->payloads.push_back(pool_.Payload(page.page()).data());
+  sequence->adopted.resize(sequence->pages.size());
+  if (sequence->generates()) {
+    sequence->sampler = *model::Sampler::Create(*sequence->spec.sampling, executor_.model().info().vocabulary);
+    for (TokenId token : sequence->tokens) sequence->sampler->Accept(token);
+  }
+  sequences_.emplace(id, std::move(sequence));
+  return Started{id};
+}
+
+Engine::Sequence& Engine::Get(SequenceId id) {
+  const auto found = sequences_.find(id);
+  CD_CHECK(found != sequences_.end(), "a sequence is named only while it lives");
+  return *found->second;
+}
+
+Engine::PageView Engine::PageAt(SequenceId id, uint32_t ordinal) {
+  Sequence& sequence = Get(id);
+  CD_CHECK(ordinal < sequence.pages.size(), "a page is inside its sequence's table");
+  const kv::PageHandle& handle = sequence.pages[ordinal];
+  return {.page = handle.page(), .generation = handle.generation(), .payload = pool_.Payload(handle.page())};
+}
+
+void Engine::HoldForTransfer(SequenceId id, uint32_t ordinal) {
+  Sequence& sequence = Get(id);
+  CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(), "I4: a page is read before its sequence runs");
+  pool_.HoldForTransfer(sequence.pages[ordinal]);
+}
+
+absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Seal& seal) {
+  Sequence& sequence = Get(id);
+  CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(), "I4: a page is adopted before its sequence runs");
+  CD_CHECK(!sequence.adopted[ordinal].has_value(), "I4: a page is adopted once");
+  ++counters_.tag_checks;
+  absl::Status status = pool_.Adopt(sequence.pages[ordinal], seal);
+  if (!status.ok()) {
+    ++counters_.tag_failures;
+    Erase(sequence, sequence.pages[ordinal].page());
+    return WithFacts(std::move(status), {.code = std::string(error_code::kIntegrity)});
+  }
+  sequence.adopted[ordinal] = seal;
+  ++counters_.pages_adopted;
+  return absl::OkStatus();
+}
+
+void Engine::Run(SequenceId id) {
+  Sequence& sequence = Get(id);
+  CD_CHECK(sequence.state == SequenceState::kWaiting, "a sequence is let run once");
+  const uint32_t page_tokens = pool_.layout().page_tokens();
+  for (uint32_t i = 0; i < sequence.pages.size() && sequence.adopted[i].has_value(); ++i) {
+    const uint64_t start = uint64_t{i} * page_tokens;
+    const uint32_t count = sequence.adopted[i]->tokens;
+    // I5 by our own tokens: an adopted page's identity was expected from exactly these.
+    CD_CHECK(start == sequence.fed.size() && start + count <= sequence.tokens.size(), "I5: adopted pages cover tokens of the prompt without a gap");
+    const auto first = sequence.tokens.begin() + static_cast<ptrdiff_t>(start);
+    sequence.fed.insert(sequence.fed.end(), first, first + count);
+    if (count < page_tokens) break;
+    sequence.chain.Append({&*first, count});
+    ++sequence.sealed_pages;
+  }
+  CD_CHECK(sequence.covered() < sequence.tokens.size(), "the last token of a prompt is always computed here");
+  sequence.state = SequenceState::kRunning;
+  running_.push_back(&sequence);
+}
+
+void Engine::Release(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found != sequences_.end()) Erase(*found->second, std::nullopt);
+}
+
+void Engine::Erase(Sequence& sequence, std::optional<PageId> quarantine) {
+  std::erase(running_, &sequence);
+  for (kv::PageHandle& page : sequence.pages) {
+    if (quarantine == page.page()) {
+      pool_.Quarantine(std::move(page));
+    } else {
+      pool_.Release(std::move(page), StepEpoch(steps_started_));
+    }
+  }
+  sequences_.erase(sequence.id);
+}
+
+}  // namespace cofferdam::engine

@@ -1,0 +1,176 @@
+// Continuous batching over pages: sequences in, tokens and sealed pages out.
+//
+// One step runs one batch: a row for every sequence that generates, then chunks of prompts, oldest first. Invariants
+// kept here:
+//   I5   a row runs only when every token before it is covered: computed here, or in a page whose seal was verified;
+//   I6   the tags of every page of the batch are compared before the step and again after it, before sampling;
+//   I7   a page released while a step could touch it carries that step's epoch;
+//   I12  a sequence whose check fails ends alone: its logits are dropped, the page is quarantined.
+#ifndef COFFERDAM_ENGINE_ENGINE_H_
+#define COFFERDAM_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/strong_id.h"
+#include "kv/admission.h"
+#include "kv/pool.h"
+#include "kv/seal.h"
+#include "model/executor.h"
+#include "model/sampler.h"
+
+namespace cofferdam::engine {
+
+// What a sequence is to do. With `sampling` it generates; without, its pages are the result (a prefill worker).
+struct SequenceSpec {
+  kv::Key domain_key{};
+  std::vector<TokenId> tokens;
+  // Of `tokens`, how many at the end are earlier output of the same request: they move the draw positions.
+  uint32_t resumed_tokens = 0;
+  uint32_t max_output = 0;
+  std::optional<model::SamplingParams> sampling;
+  std::vector<TokenId> stop_tokens;
+};
+
+enum class FinishReason { kStop, kLength };
+
+struct TokenEvent {
+  SequenceId sequence;
+  uint32_t index = 0;  // counts from the end of the original prompt
+  TokenId token = 0;
+  float logprob = 0;
+};
+struct FinishedEvent {
+  SequenceId sequence;
+  FinishReason reason = FinishReason::kStop;
+  uint32_t generated = 0;
+};
+// A page of a prefill-only sequence, full or the prompt's last, sealed in the step that just ended.
+struct SealedEvent {
+  SequenceId sequence;
+  uint32_t ordinal = 0;
+  PageId page;
+  Generation generation;
+  kv::Seal seal;
+};
+// The sequence was ended by a failed check or a failed computation; its handles are gone already.
+struct FailedEvent {
+  SequenceId sequence;
+  absl::Status status;
+};
+using Event = std::variant<TokenEvent, FinishedEvent, SealedEvent, FailedEvent>;
+
+struct EngineCounters {
+  uint64_t steps = 0;
+  uint64_t rows = 0;
+  uint64_t prefill_tokens = 0;
+  uint64_t generated_tokens = 0;
+  uint64_t tag_checks = 0;
+  uint64_t tag_failures = 0;
+  uint64_t pages_adopted = 0;
+  uint64_t pages_sealed = 0;
+};
+
+struct EngineOptions {
+  std::string role;  // in messages
+  uint64_t context_tokens = 0;
+  uint32_t chunk_tokens = 512;     // of prompts, at most, in one step
+  uint32_t max_sequences = 256;    // that run at once
+};
+
+// One thread calls everything. Sequences are named by ids that are never reused; an id that is gone is ignored by
+// Release and refused by the rest.
+class Engine {
+ public:
+  // `executor` and `pool` are not owned and outlive the engine.
+  Engine(EngineOptions options, model::Executor& executor, kv::Pool& pool);
+  ~Engine();
+
+  struct Started {
+    SequenceId sequence;
+  };
+  // Judges and reserves in one action: all pages for prompt and output, or none. A sequence that starts does nothing
+  // until Run or RunPrompt. Rejected carries InvalidArgument for specs that can never run.
+  std::variant<Started, kv::MustWait, kv::Rejected> Start(SequenceSpec spec);
+  // The same judgement without reserving anything; OK when the spec may run here sooner or later.
+  absl::Status CheckSpec(const SequenceSpec& spec) const;
+
+  // The pages of a handoff, for ordinals whose bytes a peer sends.
+  struct PageView {
+    PageId page;
+    Generation generation;
+    std::span<std::byte> payload;
+  };
+  PageView PageAt(SequenceId sequence, uint32_t ordinal);
+  void HoldForTransfer(SequenceId sequence, uint32_t ordinal);
+  // Takes page and generation since the sequence may have been released meanwhile.
+  void EndTransfer(PageId page, Generation generation) { pool_.EndTransfer(page, generation); }
+  // I4: joins a verified page to the page table; pages are adopted in any order. DataLoss when the tenure or the tags
+  // are wrong: the page is quarantined and the sequence is gone.
+  absl::Status Adopt(SequenceId sequence, uint32_t ordinal, const kv::Seal& seal);
+  // I5: lets the sequence run. Tokens in adopted pages, counted from the start without a gap, are not computed again.
+  void Run(SequenceId sequence);
+
+  // Ends a sequence, in any state; its pages retire. Ids that are gone are ignored.
+  void Release(SequenceId sequence);
+
+  bool HasWork() const { return !running_.empty(); }
+  // Runs one step, when there is work, and appends what came of it. Never fails as a whole: a computation that fails
+  // ends the sequences that were in it.
+  void Step(std::vector<Event>& events);
+  // Every turn of the loop, with or without work (L9).
+  size_t Reclaim() { return pool_.Reclaim(StepEpoch(steps_ended_)); }
+
+  const EngineCounters& counters() const { return counters_; }
+  const kv::Pool& pool() const { return pool_; }
+  uint64_t context_tokens() const { return admission_.context_tokens(pool_.counts()); }
+  size_t sequences() const { return sequences_.size(); }
+  size_t running() const { return running_.size(); }
+
+ private:
+  struct Sequence;
+
+  // The rows of one sequence in the batch under way.
+  struct Slice {
+    Sequence* sequence;
+    uint32_t rows;
+    bool wants_logits;
+  };
+
+  Sequence& Get(SequenceId id);
+  std::vector<Slice> Compose();
+  bool TagsMatch(const Sequence& sequence, uint64_t end_tokens, PageId* wrong);
+  void DropWithWrongTags(std::vector<Slice>& slices, std::vector<Event>& events);
+  void Fail(Sequence& sequence, std::optional<PageId> quarantine, absl::Status status, std::vector<Event>& events);
+  absl::StatusOr<std::span<const float>> Compute(const std::vector<Slice>& slices);
+  void Advance(Slice& slice, const float* logits, std::vector<Event>& events);
+  void SealFullPages(Sequence& sequence, std::vector<Event>& events);
+  void Sample(Sequence& sequence, const float* logits, std::vector<Event>& events);
+  void Erase(Sequence& sequence, std::optional<PageId> quarantine);
+
+  const EngineOptions options_;
+  model::Executor& executor_;
+  kv::Pool& pool_;
+  kv::Admission admission_;
+  std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  std::vector<Sequence*> running_;  // oldest first
+  uint64_t next_sequence_ = 1;
+  uint64_t steps_started_ = 0;
+  uint64_t steps_ended_ = 0;
+  EngineCounters counters_;
+  std::vector<model::BatchRow> rows_;
+  std::vector<std::span<std::byte* const>> tables_;
+};
+
+}  // namespace cofferdam::engine
+
+#endif  // COFFERDAM_ENGINE_ENGINE_H_

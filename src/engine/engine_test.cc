@@ -1,0 +1,174 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <numeric>
+#include <random>
+
+namespace cofferdam::engine {
+namespace {
+
+// Story: a real small model over a pool of its own; `Generate` runs prompts to their end.
+class EngineTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kPages = 64;
+
+  void SetUp() override {
+    const char* folder = std::getenv("COFFERDAM_TEST_MODELS");
+    if (folder == nullptr) GTEST_SKIP() << "COFFERDAM_TEST_MODELS is not set";
+    auto model = model::Model::Load({.path = std::string(folder) + "/stories260K.gguf", .model_hash = "test", .page_tokens = 16});
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *model;
+    memory_.resize(kPages * model_->layout().page_bytes() + 64);
+    auto* base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) / 64 * 64);
+    pool_ = std::make_unique<kv::Pool>(model_->layout(), std::span(base, kPages * model_->layout().page_bytes()), 7, kv::ReuseOrder::kLifo);
+    auto executor = model::Executor::Create(model_, {.threads = 1, .cpus = {}, .max_rows = 64});
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    executor_ = *std::move(executor);
+    engine_ = std::make_unique<Engine>(EngineOptions{.role = "test worker", .context_tokens = 512, .chunk_tokens = 64}, *executor_, *pool_);
+  }
+  void TearDown() override {
+    if (engine_ == nullptr) return;
+    engine_.reset();
+    pool_->Reclaim(StepEpoch(~uint64_t{0}));
+    EXPECT_EQ(pool_->counts().free() + pool_->counts().by_state[static_cast<size_t>(kv::PageState::kQuarantined)], kPages);
+  }
+
+  static std::vector<TokenId> Prompt(unsigned seed, size_t length) {
+    std::mt19937 random(seed);
+    std::vector<TokenId> tokens(length);
+    for (TokenId& token : tokens) token = static_cast<TokenId>(3 + random() % 500);
+    return tokens;
+  }
+  SequenceSpec Spec(std::vector<TokenId> tokens, uint32_t output) {
+    return {.domain_key = kv::DomainKey({}, "tenant"), .tokens = std::move(tokens), .max_output = output, .sampling = model::SamplingParams{.temperature = 0}};
+  }
+  SequenceId Start(SequenceSpec spec) {
+    auto started = engine_->Start(std::move(spec));
+    EXPECT_TRUE(std::holds_alternative<Engine::Started>(started));
+    return std::get<Engine::Started>(started).sequence;
+  }
+  void StepAll() {
+    while (engine_->HasWork()) StepOnce();
+  }
+  void StepOnce() {
+    std::vector<Event> events;
+    engine_->Step(events);
+    engine_->Reclaim();
+    for (const Event& event : events) {
+      if (const auto* token = std::get_if<TokenEvent>(&event)) tokens_[token->sequence].push_back(token->token);
+      if (const auto* failed = std::get_if<FailedEvent>(&event)) failed_[failed->sequence] = failed->status;
+      if (const auto* sealed = std::get_if<SealedEvent>(&event)) sealed_[sealed->sequence].push_back(*sealed);
+    }
+  }
+  std::vector<TokenId> Generate(SequenceSpec spec) {
+    const SequenceId id = Start(std::move(spec));
+    engine_->Run(id);
+    StepAll();
+    return tokens_[id];
+  }
+
+  std::shared_ptr<const model::Model> model_;
+  std::vector<std::byte> memory_;
+  std::unique_ptr<kv::Pool> pool_;
+  std::unique_ptr<model::Executor> executor_;
+  std::unique_ptr<Engine> engine_;
+  std::map<SequenceId, std::vector<TokenId>> tokens_;
+  std::map<SequenceId, absl::Status> failed_;
+  std::map<SequenceId, std::vector<SealedEvent>> sealed_;
+};
+
+TEST_F(EngineTest, I13_ABatchChangesNoAnswer) {
+  std::vector<std::vector<TokenId>> alone;
+  for (unsigned i = 0; i < 8; ++i) alone.push_back(Generate(Spec(Prompt(i, 1 + i * 9), 20)));
+  std::vector<SequenceId> ids;
+  for (unsigned i = 0; i < 8; ++i) {
+    ids.push_back(Start(Spec(Prompt(i, 1 + i * 9), 20)));
+    engine_->Run(ids.back());
+    StepOnce();
+  }
+  StepAll();
+  for (unsigned i = 0; i < 8; ++i) EXPECT_EQ(tokens_[ids[i]], alone[i]) << i;
+}
+
+TEST_F(EngineTest, I13_AdoptedPagesGiveTheSameAnswerAsComputedOnes) {
+  const std::vector<TokenId> prompt = Prompt(5, 70);
+  const std::vector<TokenId> expected = Generate(Spec(prompt, 24));
+  const SequenceId source = Start({.domain_key = kv::DomainKey({}, "tenant"), .tokens = {prompt.begin(), prompt.end() - 1}, .max_output = 0, .sampling = {}});
+  engine_->Run(source);
+  StepAll();
+  ASSERT_EQ(sealed_[source].size(), 5u);
+  const auto identities = kv::PageIdentities(kv::DomainKey({}, "tenant"), model_->layout(), {prompt.data(), prompt.size() - 1});
+  const SequenceId sink = Start(Spec(prompt, 24));
+  for (const SealedEvent& page : sealed_[source]) {
+    const auto view = engine_->PageAt(sink, page.ordinal);
+    const auto bytes = pool_->Payload(page.page);
+    std::copy(bytes.begin(), bytes.end(), view.payload.begin());
+    EXPECT_EQ(kv::VerifyArrived(model_->layout(), view.payload, page.seal, identities[page.ordinal], page.ordinal < 4 ? 16 : 5), kv::SealVerdict::kGood);
+    ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, page.seal).ok());
+  }
+  engine_->Run(sink);
+  StepAll();
+  EXPECT_EQ(tokens_[sink], expected);
+  engine_->Release(source);
+}
+
+TEST_F(EngineTest, I6_I12_AWrongTagEndsItsOwnRequestAlone) {
+  const std::vector<TokenId> expected = Generate(Spec(Prompt(1, 40), 30));
+  const SequenceId victim = Start(Spec(Prompt(2, 40), 30)), other = Start(Spec(Prompt(1, 40), 30));
+  engine_->Run(victim);
+  engine_->Run(other);
+  StepOnce();
+  StepOnce();
+  const PageId page = engine_->PageAt(victim, 1).page;
+  pool_->Payload(page).data()[-3] ^= std::byte{1};
+  const size_t before = tokens_[victim].size();
+  StepAll();
+  EXPECT_EQ(failed_[victim].code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(tokens_[victim].size(), before) << "no token is sampled from a page that failed its check";
+  EXPECT_EQ(tokens_[other], expected);
+  EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
+  EXPECT_EQ(engine_->counters().tag_failures, 1u);
+}
+
+TEST_F(EngineTest, I1_WhatCannotRunIsRejectedAndTakesNoPage) {
+  auto reason = [&](SequenceSpec spec) {
+    auto result = engine_->Start(std::move(spec));
+    return std::holds_alternative<kv::Rejected>(result) ? std::get<kv::Rejected>(result).status : absl::OkStatus();
+  };
+  EXPECT_FALSE(reason(Spec({}, 4)).ok());
+  EXPECT_FALSE(reason(Spec({1, 2, 512}, 4)).ok());
+  EXPECT_FALSE(reason(Spec({1, -1}, 4)).ok());
+  EXPECT_FALSE(reason(Spec({1}, 0)).ok());
+  EXPECT_FALSE(reason(Spec(Prompt(1, 500), 13)).ok());
+  EXPECT_EQ(pool_->counts().reserved_total, 0u);
+  EXPECT_EQ(Generate(Spec(Prompt(1, 500), 12)).size(), 12u);
+}
+
+TEST_F(EngineTest, S5_EveryEndOfASequenceReleasesItsPagesOnce) {
+  for (int stage = 0; stage < 4; ++stage) {
+    const SequenceId id = Start(Spec(Prompt(3, 100), 8));
+    if (stage > 0) engine_->Run(id);
+    for (int step = 1; step < stage; ++step) StepOnce();
+    engine_->Release(id);
+    engine_->Release(id);
+    engine_->Reclaim();
+    EXPECT_EQ(pool_->counts().free(), kPages) << stage;
+  }
+}
+
+TEST_F(EngineTest, SamplingIsAFunctionOfSeedAndPositionThroughAResume) {
+  SequenceSpec spec = Spec(Prompt(9, 20), 30);
+  spec.sampling = model::SamplingParams{.temperature = 1.0f, .seed = 11};
+  const std::vector<TokenId> whole = Generate(spec);
+  SequenceSpec resumed = spec;
+  resumed.tokens.insert(resumed.tokens.end(), whole.begin(), whole.begin() + 10);
+  resumed.resumed_tokens = 10;
+  resumed.max_output = 20;
+  EXPECT_EQ(Generate(resumed), std::vector<TokenId>(whole.begin() + 10, whole.end()));
+}
+
+}  // namespace
+}  // namespace cofferdam::engine

@@ -1,0 +1,46 @@
+// One sequence inside the engine: its tokens, its page table and how far it is covered. Not for use outside src/engine.
+#ifndef COFFERDAM_ENGINE_SEQUENCE_H_
+#define COFFERDAM_ENGINE_SEQUENCE_H_
+
+#include <optional>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace cofferdam::engine {
+
+enum class SequenceState {
+  kWaiting,  // owns its pages; a handoff may be filling them
+  kRunning,
+  kHeld,     // done computing; its pages are kept for readers until Release
+};
+
+struct Engine::Sequence {
+  Sequence(SequenceId id_in, SequenceSpec spec_in, const kv::Layout& layout)
+      : id(id_in), spec(std::move(spec_in)), tokens(spec.tokens), chain(spec.domain_key, layout) {}
+
+  bool generates() const { return spec.sampling.has_value(); }
+  uint64_t covered() const { return fed.size(); }
+
+  const SequenceId id;
+  const SequenceSpec spec;
+  SequenceState state = SequenceState::kWaiting;
+
+  std::vector<TokenId> tokens;  // prompt and what was generated
+  // The token whose K and V lie in each slot: those that steps really fed, and those of adopted pages, whose identity
+  // names them. Its length is how far the sequence is covered (I5).
+  std::vector<TokenId> fed;
+  uint32_t generated = 0;
+
+  // The page table: handles in order, and the payload addresses that the executor reads.
+  std::vector<kv::PageHandle> pages;
+  std::vector<std::byte*> payloads;
+  std::vector<std::optional<kv::Seal>> adopted;  // by ordinal
+  uint32_t sealed_pages = 0;                     // from the start, without a gap
+  kv::IdentityChain chain;                       // stands behind the last sealed page
+  std::optional<model::Sampler> sampler;
+};
+
+}  // namespace cofferdam::engine
+
+#endif  // COFFERDAM_ENGINE_SEQUENCE_H_

@@ -1,0 +1,163 @@
+// One step of the engine: compose, check, compute, check again, advance.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/sequence.h"
+
+namespace cofferdam::engine {
+
+std::vector<Engine::Slice> Engine::Compose() {
+  std::vector<Slice> slices;
+  uint32_t rows_left = options_.chunk_tokens;
+  // Sequences that generate first: each needs one row, and none waits for another's prompt.
+  for (const bool prompts : {false, true}) {
+    for (Sequence* sequence : running_) {
+      const uint64_t ahead = sequence->tokens.size() - sequence->covered();
+      if ((ahead > 1) != prompts || rows_left == 0) continue;
+      const auto rows = static_cast<uint32_t>(std::min<uint64_t>(ahead, rows_left));
+      rows_left -= rows;
+      slices.push_back({.sequence = sequence, .rows = rows, .wants_logits = sequence->generates() && rows == ahead});
+    }
+  }
+  return slices;
+}
+
+bool Engine::TagsMatch(const Sequence& sequence, uint64_t end_tokens, PageId* wrong) {
+  const uint64_t pages = pool_.layout().PagesFor(end_tokens);
+  for (uint64_t i = 0; i < pages; ++i) {
+    const kv::PageHandle& handle = sequence.pages[i];
+    ++counters_.tag_checks;
+    if (!pool_.TagsMatch(handle.page(), handle.generation())) {
+      ++counters_.tag_failures;
+      *wrong = handle.page();
+      return false;
+    }
+  }
+  return true;
+}
+
+void Engine::Fail(Sequence& sequence, std::optional<PageId> quarantine, absl::Status status, std::vector<Event>& events) {
+  events.push_back(FailedEvent{.sequence = sequence.id, .status = std::move(status)});
+  Erase(sequence, quarantine);
+}
+
+void Engine::DropWithWrongTags(std::vector<Slice>& slices, std::vector<Event>& events) {
+  for (Slice& slice : slices) {
+    if (slice.sequence == nullptr) continue;
+    PageId wrong;
+    if (TagsMatch(*slice.sequence, slice.sequence->covered() + slice.rows, &wrong)) continue;
+    Fail(*slice.sequence, wrong,
+         WithFacts(absl::DataLossError(absl::StrCat("KV page ", wrong.value(), " is not the request's own any more; the request was ended")),
+                   {.code = std::string(error_code::kIntegrity)}),
+         events);
+    slice.sequence = nullptr;
+  }
+}
+
+absl::StatusOr<std::span<const float>> Engine::Compute(const std::vector<Slice>& slices) {
+  rows_.clear();
+  tables_.clear();
+  for (const Slice& slice : slices) {
+    Sequence& sequence = *slice.sequence;
+    const auto table = static_cast<uint32_t>(tables_.size());
+    tables_.push_back(sequence.payloads);
+    const uint64_t first = sequence.covered();
+    for (uint64_t position = first; position < first + slice.rows; ++position) {
+      const kv::PageHandle& page = sequence.pages[position / pool_.layout().page_tokens()];
+      if (pool_.StateOf(page.page()) == kv::PageState::kReserved) pool_.MarkFilling(page);
+      CD_CHECK(pool_.StateOf(page.page()) == kv::PageState::kFilling, "a sealed page is never written");
+      rows_.push_back({.token = sequence.tokens[position], .position = static_cast<uint32_t>(position), .table = table,
+                       .wants_logits = slice.wants_logits && position + 1 == first + slice.rows});
+    }
+  }
+  counters_.rows += rows_.size();
+  return executor_.Run({.rows = rows_, .tables = tables_});
+}
+
+void Engine::Step(std::vector<Event>& events) {
+  if (running_.empty()) return;
+  ++steps_started_;
+  std::vector<Slice> slices = Compose();
+  DropWithWrongTags(slices, events);
+  std::erase_if(slices, [](const Slice& slice) { return slice.sequence == nullptr; });
+  if (slices.empty()) {
+    steps_ended_ = steps_started_;
+    return;
+  }
+  const absl::StatusOr<std::span<const float>> logits = Compute(slices);
+  steps_ended_ = steps_started_;
+  ++counters_.steps;
+  if (!logits.ok()) {
+    for (Slice& slice : slices) Fail(*slice.sequence, std::nullopt, logits.status(), events);
+    return;
+  }
+  std::vector<bool> had_logits;
+  for (const Slice& slice : slices) had_logits.push_back(slice.wants_logits);
+  DropWithWrongTags(slices, events);
+  const size_t vocabulary = executor_.model().info().vocabulary;
+  const float* row = logits->data();
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (slices[i].sequence != nullptr) Advance(slices[i], row, events);
+    if (had_logits[i]) row += vocabulary;
+  }
+  CD_CHECK(row == logits->data() + logits->size(), "every row that wanted logits got its own");
+}
+
+void Engine::Advance(Slice& slice, const float* logits, std::vector<Event>& events) {
+  Sequence& sequence = *slice.sequence;
+  const auto first = sequence.tokens.begin() + static_cast<ptrdiff_t>(sequence.covered());
+  sequence.fed.insert(sequence.fed.end(), first, first + slice.rows);
+  if (slice.rows > 1 || !slice.wants_logits) counters_.prefill_tokens += slice.rows;
+  SealFullPages(sequence, events);
+  if (slice.wants_logits) {
+    Sample(sequence, logits, events);
+  } else if (!sequence.generates() && sequence.covered() == sequence.tokens.size()) {
+    sequence.state = SequenceState::kHeld;
+    std::erase(running_, &sequence);
+  }
+}
+
+void Engine::SealFullPages(Sequence& sequence, std::vector<Event>& events) {
+  const uint32_t page_tokens = pool_.layout().page_tokens();
+  const bool complete = !sequence.generates() && sequence.covered() == sequence.tokens.size();
+  while (true) {
+    const uint64_t start = uint64_t{sequence.sealed_pages} * page_tokens;
+    const uint64_t count = std::min<uint64_t>(sequence.covered() - start, page_tokens);
+    if (count == 0 || (count < page_tokens && !complete)) return;
+    const kv::PageHandle& page = sequence.pages[sequence.sealed_pages];
+    // The identity is what was fed, never what was asked for.
+    const kv::Digest128 identity = sequence.chain.Append({sequence.fed.data() + start, count});
+    const kv::Seal seal = pool_.SealPage(page, identity, static_cast<uint32_t>(count));
+    ++counters_.pages_sealed;
+    if (!sequence.generates()) {
+      events.push_back(SealedEvent{.sequence = sequence.id, .ordinal = sequence.sealed_pages, .page = page.page(),
+                                   .generation = page.generation(), .seal = seal});
+    }
+    ++sequence.sealed_pages;
+    if (count < page_tokens) return;
+  }
+}
+
+void Engine::Sample(Sequence& sequence, const float* logits, std::vector<Event>& events) {
+  const std::span<const float> row(logits, executor_.model().info().vocabulary);
+  const uint32_t index = sequence.spec.resumed_tokens + sequence.generated;
+  float logprob = 0;
+  const TokenId token = sequence.sampler->Sample(row, index, &logprob);
+  sequence.sampler->Accept(token);
+  sequence.tokens.push_back(token);
+  ++sequence.generated;
+  ++counters_.generated_tokens;
+  events.push_back(TokenEvent{.sequence = sequence.id, .index = index, .token = token, .logprob = logprob});
+  const std::vector<TokenId>& stops = sequence.spec.stop_tokens;
+  const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
+  if (!stopped && sequence.generated < sequence.spec.max_output) return;
+  events.push_back(FinishedEvent{.sequence = sequence.id, .reason = stopped ? FinishReason::kStop : FinishReason::kLength,
+                                 .generated = sequence.generated});
+  Erase(sequence, std::nullopt);
+}
+
+}  // namespace cofferdam::engine

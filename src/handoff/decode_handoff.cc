@@ -1,0 +1,165 @@
+#include "handoff/decode_handoff.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace cofferdam::handoff {
+
+DecodeHandoff::DecodeHandoff(Options options, TransferWindow& window, Time now)
+    : options_(std::move(options)),
+      window_(window),
+      pages_(options_.identities.size(), PageState::kAwaited),
+      seals_(pages_.size()),
+      last_heard_(now),
+      last_progress_(now),
+      last_tick_(now) {
+  CD_CHECK(options_.covered_tokens >= 1 && options_.page_tokens >= 1, "a prompt of one token opens no stream");
+  CD_CHECK(pages_.size() == (options_.covered_tokens + options_.page_tokens - 1) / options_.page_tokens,
+           "I5: decode expects exactly the pages of its own tokens");
+}
+
+bool DecodeHandoff::IsCurrent(const AttemptId& attempt) {
+  if (attempt == options_.attempt) return true;
+  ++stale_messages_;
+  return false;
+}
+
+uint32_t DecodeHandoff::ExpectedTokens(uint32_t ordinal) const {
+  if (ordinal + 1 < pages_.size()) return options_.page_tokens;
+  return static_cast<uint32_t>(options_.covered_tokens - uint64_t{ordinal} * options_.page_tokens);
+}
+
+absl::Status DecodeHandoff::CheckAnnounced(const AnnouncedPage& page) const {
+  if (page.ordinal >= pages_.size()) {
+    return absl::InternalError(absl::StrCat("the prefill worker announced page ", page.ordinal, " of a prompt of ", pages_.size(), " pages"));
+  }
+  const kv::Seal& seal = page.seal;
+  if (seal.layout_id != options_.layout_id) return absl::InternalError("a page of another layout was announced");
+  if (seal.identity != options_.identities[page.ordinal] || seal.tokens != ExpectedTokens(page.ordinal)) {
+    return absl::InternalError(absl::StrCat("page ", page.ordinal, " was announced with the identity of other tokens than this prompt's"));
+  }
+  return absl::OkStatus();
+}
+
+void DecodeHandoff::OnAdmitted(const AttemptId& attempt, Time now, DecodeActions&) {
+  if (IsCurrent(attempt)) last_heard_ = now;
+}
+
+void DecodeHandoff::OnHeartbeat(const AttemptId& attempt, uint64_t steps, Time now, DecodeActions&) {
+  if (!IsCurrent(attempt)) return;
+  last_heard_ = now;
+  if (steps != peer_steps_) last_progress_ = now;
+  peer_steps_ = steps;
+}
+
+void DecodeHandoff::OnAnnounced(const AttemptId& attempt, std::span<const AnnouncedPage> pages, Time now, DecodeActions& actions) {
+  if (!IsCurrent(attempt)) return;
+  last_heard_ = last_progress_ = now;
+  for (const AnnouncedPage& page : pages) {
+    if (state_ != State::kRunning) return;
+    if (absl::Status status = CheckAnnounced(page); !status.ok()) return FailWith(std::move(status), true, actions);
+    if (pages_[page.ordinal] != PageState::kAwaited) {  // I4: at most one read per tenure
+      ++stale_messages_;
+      continue;
+    }
+    pages_[page.ordinal] = PageState::kQueued;
+    queue_.push_back(page);
+  }
+  IssueReads(actions);
+}
+
+void DecodeHandoff::IssueReads(DecodeActions& actions) {
+  while (state_ == State::kRunning && !queue_.empty() && window_.TryTake(options_.page_bytes)) {
+    AnnouncedPage page = std::move(queue_.front());
+    queue_.pop_front();
+    CD_CHECK(pages_[page.ordinal] == PageState::kQueued, "I4: a page is read once");
+    pages_[page.ordinal] = PageState::kReading;
+    seals_[page.ordinal] = page.seal;
+    ++reads_out_;
+    actions.push_back(IssueRead{.page = page, .expected_identity = options_.identities[page.ordinal],
+                                .expected_tokens = ExpectedTokens(page.ordinal)});
+  }
+}
+
+void DecodeHandoff::EndRead(uint32_t ordinal) {
+  CD_CHECK(ordinal < pages_.size() && pages_[ordinal] == PageState::kReading && reads_out_ > 0, "a read ends once");
+  --reads_out_;
+  window_.Give(options_.page_bytes);
+}
+
+void DecodeHandoff::OnReadDone(uint32_t ordinal, kv::SealVerdict verdict, DecodeActions& actions) {
+  EndRead(ordinal);
+  pages_[ordinal] = PageState::kDone;  // no second read of it, whatever comes
+  if (state_ == State::kRunning && verdict != kv::SealVerdict::kGood) {
+    FailWith(absl::UnavailableError(absl::StrCat("page ", ordinal, " arrived with a bad seal (", absl::string_view(ToString(verdict).data(), ToString(verdict).size()), ")")), true, actions);
+  } else if (state_ == State::kRunning) {
+    ++adopted_;
+    actions.push_back(Adopt{.ordinal = ordinal, .seal = seals_[ordinal]});
+    IssueReads(actions);
+    if (adopted_ == pages_.size()) {
+      CD_CHECK(reads_out_ == 0 && queue_.empty(), "I5: nothing is out when everything is covered");
+      state_ = State::kComplete;
+      actions.push_back(CloseStream{});
+      actions.push_back(Complete{});
+    }
+  }
+  ReleaseWhenQuiet(actions);
+}
+
+void DecodeHandoff::OnReadFailed(uint32_t ordinal, const absl::Status& status, DecodeActions& actions) {
+  EndRead(ordinal);
+  pages_[ordinal] = PageState::kDone;
+  if (state_ == State::kRunning) {
+    FailWith(absl::UnavailableError(absl::StrCat("page ", ordinal, " could not be read: ", status.message())), true, actions);
+  }
+  ReleaseWhenQuiet(actions);
+}
+
+void DecodeHandoff::OnAdoptFailed(const absl::Status& status, DecodeActions& actions) {
+  // It may have been the last page: Complete, if it stands behind this Adopt, must not be acted on by the driver.
+  state_ = State::kRunning;
+  FailWith(status, false, actions);
+}
+
+void DecodeHandoff::OnStreamEnded(const absl::Status& status, DecodeActions& actions) {
+  if (state_ != State::kRunning) return;
+  // I5: even a stream that ends well has failed when it ends before coverage. Refusals go on to the client unchanged.
+  const bool refusal = absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
+  FailWith(status.ok() ? absl::UnavailableError("the prefill worker ended the stream before all pages were covered") : status, !refusal, actions);
+}
+
+void DecodeHandoff::OnCancel(DecodeActions& actions) {
+  if (state_ == State::kRunning) FailWith(absl::CancelledError("the request was cancelled"), false, actions);
+}
+
+void DecodeHandoff::OnWindowFree(DecodeActions& actions) { IssueReads(actions); }
+
+void DecodeHandoff::OnTick(Time now, DecodeActions& actions) {
+  if (now - last_tick_ > options_.silence_limit / 2) last_heard_ = last_progress_ = now;
+  last_tick_ = now;
+  if (state_ != State::kRunning) return;
+  const bool silent = now - last_heard_ > options_.silence_limit;
+  if (!silent && now - last_progress_ <= options_.stall_limit) return;
+  // A timeout closes; it frees nothing. Reads that hang end because their connection goes.
+  actions.push_back(ClosePeer{});
+  FailWith(absl::UnavailableError(silent ? "the prefill worker went silent" : "the prefill worker makes no progress"), true, actions);
+}
+
+void DecodeHandoff::FailWith(absl::Status status, bool retry_elsewhere, DecodeActions& actions) {
+  CD_CHECK(state_ == State::kRunning, "I12: a handoff fails once, and not after it is complete");
+  state_ = State::kFailed;
+  queue_.clear();
+  actions.push_back(CloseStream{});
+  actions.push_back(Fail{.status = std::move(status), .retry_elsewhere = retry_elsewhere});
+  ReleaseWhenQuiet(actions);
+}
+
+void DecodeHandoff::ReleaseWhenQuiet(DecodeActions& actions) {
+  if (state_ != State::kFailed || reads_out_ > 0 || released_) return;
+  released_ = true;
+  actions.push_back(ReleasePages{});
+}
+
+}  // namespace cofferdam::handoff
