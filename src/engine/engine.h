@@ -37,8 +37,8 @@ struct SequenceSpec {
   // Of `tokens`, how many at the end are earlier output of the same request: they move the draw positions.
   uint32_t resumed_tokens = 0;
   uint32_t max_output = 0;
-  std::optional<model::SamplingParams> sampling;
-  std::vector<TokenId> stop_tokens;
+  std::optional<model::SamplingParams> sampling{};
+  std::vector<TokenId> stop_tokens{};
 };
 
 enum class FinishReason { kStop, kLength };
