@@ -32,7 +32,7 @@ struct Batch {
 
 struct ExecutorOptions {
   int threads = 1;              // the caller's thread is one of them
-  std::vector<int> cpus;        // the caller runs on the first, the other threads on the rest in turn; empty: no pinning
+  std::vector<int> cpus{};       // the caller runs on the first, the other threads on the rest in turn; empty: no pinning
   uint32_t max_rows = 512;      // of one batch; bounds the activations' memory
 };
 

@@ -16,8 +16,8 @@ struct Weights;  // model/weights.h
 struct Hparams;  // model/hparams.h
 
 struct ModelOptions {
-  std::string path;             // a GGUF file; the first of a split set ("-00001-of-0000N.gguf") stands for all
-  std::string model_hash;       // hex, computed by the caller from the file's bytes; part of the layout id
+  std::string path{};           // a GGUF file; the first of a split set ("-00001-of-0000N.gguf") stands for all
+  std::string model_hash{};     // hex, computed by the caller from the file's bytes; part of the layout id
   uint32_t page_tokens = 64;    // see kv::LayoutSpec
   bool repack = true;           // keep private copies of weights in the processor's favourite order
 };

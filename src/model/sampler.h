@@ -23,7 +23,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // 0: off
   int top_k = 0;                    // 0: off
   uint64_t seed = 0;
-  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<std::pair<TokenId, float>> logit_bias{};
 };
 
 // Penalties count the last this many accepted tokens, prompt or output; older ones are forgotten.
