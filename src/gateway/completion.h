@@ -1,0 +1,92 @@
+// One request for a completion, from its body to the last byte of its answer.
+#ifndef COFFERDAM_GATEWAY_COMPLETION_H_
+#define COFFERDAM_GATEWAY_COMPLETION_H_
+
+#include <boost/asio/awaitable.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "gateway/client.h"
+#include "gateway/generation.h"
+#include "gateway/http_message.h"
+#include "gateway/openai_request.h"
+#include "gateway/openai_response.h"
+#include "gateway/output_text.h"
+#include "gateway/service.h"
+
+namespace cofferdam::gateway {
+
+inline constexpr int kClientGone = 499;  // for logs and metrics: nobody was there to be told
+
+// Not thread-safe: it runs on the client's strand, except that long prompts are tokenized on the text pool. `service` and
+// `client` must outlive it.
+class Completion {
+ public:
+  Completion(Service& service, Client& client, Framing framing, std::string domain, bool chat);
+
+  struct Outcome {
+    int status = 500;         // what the client got, or kClientGone
+    bool keep_alive = false;  // another request may follow on this connection
+  };
+  // Answers the request. `share` is the body's part of the quota, given back once the body is parsed.
+  boost::asio::awaitable<Outcome> Run(std::string body, Quota::Share share);
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  // What one event adds to the answer.
+  struct Step {
+    std::string text;
+    bool over = false;
+    bool gone = false;
+    std::optional<ApiError> error;
+  };
+
+  boost::asio::awaitable<Outcome> Answer(std::string body, Quota::Share share);
+  // Body to tokens. None on success.
+  boost::asio::awaitable<std::optional<ApiError>> Prepare(std::string body);
+  std::optional<ApiError> Parse(const std::string& body);
+  std::optional<ApiError> TokenizePrompt();
+  // The gateway's own admission: I11, by the smallest context of the workers in use.
+  std::optional<ApiError> Admit();
+  v1::GenerateRequest WorkerRequest();
+  boost::asio::awaitable<Outcome> Reply(HttpReply reply);
+  boost::asio::awaitable<Outcome> ReplyError(ApiError error);
+  boost::asio::awaitable<Outcome> Whole();
+  boost::asio::awaitable<Outcome> Stream();
+  // Appends the server-sent events that follow from `step`.
+  void Render(const ResponseWriter& writer, const Step& step, std::string& out) const;
+  Step Take(Generation::Event event);
+  ResponseWriter Writer() const;
+  Usage UsageSoFar() const;
+  std::string EchoText() const;
+  void Finish(const Outcome& outcome);
+
+  Service& service_;
+  Client& client_;
+  const Framing framing_;
+  const std::string domain_;
+  const bool chat_;
+  const std::string id_;
+  const Time started_ = std::chrono::steady_clock::now();
+
+  CompletionRequest request_;
+  std::vector<TokenId> prompt_;
+  uint32_t max_tokens_ = 0;
+  std::unordered_set<TokenId> stop_tokens_;
+  Quota::Share in_flight_;
+  Quota::Share queued_;
+  std::unique_ptr<Generation> generation_;
+  std::unique_ptr<OutputText> output_;
+  std::string finish_reason_;
+  std::string error_code_;
+  std::optional<Time> first_token_;
+  size_t generated_ = 0;
+};
+
+}  // namespace cofferdam::gateway
+
+#endif  // COFFERDAM_GATEWAY_COMPLETION_H_

@@ -1,0 +1,222 @@
+#include "gateway/generation.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace cofferdam::gateway {
+namespace {
+
+constexpr std::chrono::milliseconds kLookAtWorker{250};
+constexpr std::chrono::milliseconds kFirstBackOff{50};
+
+ApiError Integrity(std::string message) {
+  return HttpError(500, std::move(message), std::string(error_code::kIntegrity));
+}
+
+}  // namespace
+
+Generation::Generation(Service& service, const boost::asio::any_io_executor& strand, v1::GenerateRequest request)
+    : service_(service), strand_(strand), wake_(strand), request_(std::move(request)) {
+  service_.retries.CountRequest(std::chrono::steady_clock::now());
+}
+
+Generation::~Generation() { DropCall(); }
+
+void Generation::DropCall() {
+  if (call_ != nullptr) {
+    call_->Detach();
+    call_->Cancel();
+    call_.reset();
+  }
+  lease_ = Lease();
+}
+
+void Generation::Cancel() {
+  cancelled_ = true;
+  DropCall();
+  wake_.Set();
+}
+
+boost::asio::awaitable<Generation::Event> Generation::Next() {
+  for (;;) {
+    if (std::optional<Event> event = TryNext()) co_return *std::move(event);
+    std::chrono::steady_clock::duration sleep = kLookAtWorker;
+    if (call_ == nullptr) {
+      const std::chrono::steady_clock::duration left = launch_at_ - std::chrono::steady_clock::now();
+      sleep = std::max<std::chrono::steady_clock::duration>(left, std::chrono::milliseconds(1));
+    }
+    co_await wake_.Wait(sleep);
+  }
+}
+
+std::optional<Generation::Event> Generation::TryNext() {
+  if (cancelled_) {
+    Event event;
+    event.kind = Kind::kCancelled;
+    return event;
+  }
+  if (call_ == nullptr) {
+    if (std::chrono::steady_clock::now() < launch_at_) return std::nullopt;
+    return Launch();
+  }
+  while (call_ != nullptr) {
+    if (const std::optional<v1::GenerateEvent> incoming = call_->Pop()) {
+      if (std::optional<Event> event = Handle(*incoming)) return event;
+    } else if (call_->ended()) {
+      return OnFailure(call_->status());
+    } else if (lease_->silent()) {
+      // A stopped process keeps its connections open; only its silence tells.
+      return OnFailure(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the worker has gone silent"));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+v1::GenerateRequest Generation::AttemptRequest() const {
+  v1::GenerateRequest request = request_;
+  *request.mutable_attempt() = attempt_;
+  request.mutable_tokens()->Add(received_.begin(), received_.end());
+  const auto sent = static_cast<uint32_t>(received_.size());
+  CD_CHECK(sent < request_.max_tokens(), "a full answer is not asked for again");
+  request.set_max_tokens(request_.max_tokens() - sent);
+  request.set_resumed_tokens(sent);
+  return request;
+}
+
+std::optional<Generation::Event> Generation::Launch() {
+  lease_ = service_.workers.Pick(failed_on_);
+  if (!lease_) {
+    return OnFailure(grpc::Status(grpc::StatusCode::UNAVAILABLE, ""));
+  }
+  attempt_ = service_.attempts.Next();
+  attempt_accepted_ = false;
+  GenerateCall::Settings settings;
+  settings.strand = strand_;
+  settings.deadline = service_.options.request_timeout;
+  settings.live = service_.calls;
+  settings.notify = [this] { wake_.Set(); };
+  call_ = GenerateCall::Start(lease_->decode(), AttemptRequest(), std::move(settings));
+  return std::nullopt;
+}
+
+std::optional<Generation::Event> Generation::Handle(const v1::GenerateEvent& event) {
+  const bool current = event.attempt().boot_id() == attempt_.boot_id() && event.attempt().counter() == attempt_.counter();
+  if (current) {
+    switch (event.event_case()) {
+      case v1::GenerateEvent::kAccepted: return OnAccepted(event.accepted());
+      case v1::GenerateEvent::kToken: return OnToken(event.token());
+      case v1::GenerateEvent::kFinished: return OnFinished(event.finished());
+      case v1::GenerateEvent::EVENT_NOT_SET: break;
+    }
+  }
+  ++service_.metrics.stale_messages_total;
+  return std::nullopt;
+}
+
+std::optional<Generation::Event> Generation::OnAccepted(const v1::Accepted& accepted) {
+  const size_t sent = static_cast<size_t>(request_.tokens_size()) + received_.size();
+  if (accepted.prompt_tokens() != sent) {
+    log::error("request {} attempt {}: {} tokens were sent and {} accepted by {}", request_.request_id(), attempt_.counter(), sent,
+               accepted.prompt_tokens(), lease_->address());
+    return Fail(Integrity("A worker accepted another prompt than the one it was sent; its answer was discarded."));
+  }
+  if (std::exchange(attempt_accepted_, true)) {
+    ++service_.metrics.stale_messages_total;
+    return std::nullopt;
+  }
+  service_.metrics.pages_verified_total += accepted.pages_verified();
+  if (std::exchange(accepted_, true)) return std::nullopt;
+  Event event;
+  event.kind = Kind::kAccepted;
+  event.pages_verified = accepted.pages_verified();
+  return event;
+}
+
+std::optional<Generation::Event> Generation::OnToken(const v1::Token& token) {
+  const bool expected = attempt_accepted_ && token.index() == received_.size() && received_.size() < request_.max_tokens();
+  if (!expected) {
+    ++service_.metrics.stale_messages_total;
+    return std::nullopt;
+  }
+  if (!service_.tokenizer->IsToken(token.token())) return Fail(Integrity("A worker sent a token outside of the vocabulary."));
+  received_.push_back(token.token());
+  Event event;
+  event.kind = Kind::kToken;
+  event.token = token.token();
+  return event;
+}
+
+std::optional<Generation::Event> Generation::OnFinished(const v1::Finished& finished) {
+  // More generated than arrived: what is missing must not be passed over as a short answer.
+  if (!attempt_accepted_ || finished.generated_tokens() > received_.size() || finished.reason() == v1::Finished::UNKNOWN) {
+    log::error("request {} attempt {}: finished after {} tokens, of which {} came", request_.request_id(), attempt_.counter(),
+               finished.generated_tokens(), received_.size());
+    return Fail(HttpError(500, "A worker's answer is incomplete.", "incomplete_answer"));
+  }
+  Event event;
+  event.kind = Kind::kFinished;
+  event.reason = finished.reason();
+  DropCall();
+  return event;
+}
+
+std::optional<Generation::Event> Generation::FinishedByItself() const {
+  if (received_.empty()) return std::nullopt;
+  Event event;
+  event.kind = Kind::kFinished;
+  const auto& stops = request_.stop_tokens();
+  if (std::find(stops.begin(), stops.end(), received_.back()) != stops.end()) {
+    event.reason = v1::Finished::STOP;
+    return event;
+  }
+  if (received_.size() < request_.max_tokens()) return std::nullopt;
+  event.reason = v1::Finished::LENGTH;
+  return event;
+}
+
+bool Generation::MayRetry(const grpc::Status& status) {
+  // OK without Finished is a stream cut short, as UNAVAILABLE is. Everything else is an answer.
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !status.ok()) return false;
+  if (service_.stopping || retries_ >= service_.options.max_retries) return false;
+  if (!received_.empty() && !service_.workers.HasOther(failed_on_)) return false;
+  if (service_.retries.TryRetry(std::chrono::steady_clock::now())) return true;
+  ++service_.metrics.retries_refused_total;
+  return false;
+}
+
+std::optional<Generation::Event> Generation::OnFailure(const grpc::Status& status) {
+  failed_on_ = lease_.get();
+  const std::string address = lease_ ? lease_->address() : "(none)";
+  DropCall();
+  if (std::optional<Event> event = FinishedByItself()) return event;
+  const bool retry = MayRetry(status);
+  log::warn("request {} attempt {} at {} failed after {} tokens, code {}{}: {}", request_.request_id(), attempt_.counter(), address,
+            received_.size(), static_cast<int>(status.error_code()), retry ? ", to be tried again" : "", status.error_message());
+  if (!retry) {
+    const grpc::Status shown = status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "") : status;
+    return Fail(FromGrpc(shown));
+  }
+  launch_at_ = std::chrono::steady_clock::now() + kFirstBackOff * (1 << retries_);
+  ++retries_;
+  ++service_.metrics.retries_total;
+  if (!received_.empty()) ++service_.metrics.resumed_total;
+  return std::nullopt;
+}
+
+Generation::Event Generation::Fail(ApiError error) {
+  DropCall();
+  Event event;
+  event.kind = Kind::kFailed;
+  event.error = std::move(error);
+  return event;
+}
+
+}  // namespace cofferdam::gateway

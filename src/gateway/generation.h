@@ -1,0 +1,84 @@
+// One client request at the workers: attempts, retries and resumption after a worker's death.
+#ifndef COFFERDAM_GATEWAY_GENERATION_H_
+#define COFFERDAM_GATEWAY_GENERATION_H_
+
+#include <boost/asio/awaitable.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "gateway/api_error.h"
+#include "gateway/generate_call.h"
+#include "gateway/service.h"
+#include "gateway/wake.h"
+
+namespace cofferdam::gateway {
+
+// I8: only events of the current attempt, and of its next token index, have an effect; others are counted and dropped.
+// I5 at this boundary: a stream that ends without Finished has failed whatever its status, and a worker that accepted
+// another prompt length than was sent is not listened to.
+// A failed stream is tried again, at another worker if there is one, while the shared budget lasts: from the start
+// before the first token, from the tokens so far after it.
+// Not thread-safe: everything happens on `strand`.
+class Generation {
+ public:
+  enum class Kind { kAccepted, kToken, kFinished, kFailed, kCancelled };
+  struct Event {
+    Kind kind = Kind::kFailed;
+    uint32_t pages_verified = 0;                             // kAccepted
+    TokenId token = 0;                                       // kToken
+    v1::Finished::Reason reason = v1::Finished::UNKNOWN;     // kFinished
+    ApiError error;                                          // kFailed
+  };
+
+  // `request` lacks only the attempt. `service` must outlive this.
+  Generation(Service& service, const boost::asio::any_io_executor& strand, v1::GenerateRequest request);
+  ~Generation();
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  // The next event: one kAccepted, then tokens, then one of the others, after which it must not be called again.
+  boost::asio::awaitable<Event> Next();
+  // The same if it is there already.
+  std::optional<Event> TryNext();
+  // The client is gone, or has seen enough: the stream is aborted at once, and Next returns kCancelled.
+  void Cancel();
+
+  const std::vector<TokenId>& tokens() const { return received_; }
+  uint64_t last_attempt() const { return attempt_.counter(); }
+
+ private:
+  std::optional<Event> Launch();
+  v1::GenerateRequest AttemptRequest() const;
+  std::optional<Event> Handle(const v1::GenerateEvent& event);
+  std::optional<Event> OnAccepted(const v1::Accepted& accepted);
+  std::optional<Event> OnToken(const v1::Token& token);
+  std::optional<Event> OnFinished(const v1::Finished& finished);
+  // The stream is over without Finished. None when a retry was scheduled.
+  std::optional<Event> OnFailure(const grpc::Status& status);
+  bool MayRetry(const grpc::Status& status);
+  // The worker died between the last token and Finished.
+  std::optional<Event> FinishedByItself() const;
+  Event Fail(ApiError error);
+  void DropCall();
+
+  Service& service_;
+  boost::asio::any_io_executor strand_;
+  Wake wake_;
+  v1::GenerateRequest request_;
+  std::shared_ptr<GenerateCall> call_;
+  Lease lease_;
+  const Worker* failed_on_ = nullptr;  // compared, never followed
+  v1::Attempt attempt_;
+  bool attempt_accepted_ = false;
+  bool accepted_ = false;  // by any attempt; the client was told
+  bool cancelled_ = false;
+  int retries_ = 0;
+  std::chrono::steady_clock::time_point launch_at_{};
+  std::vector<TokenId> received_;
+};
+
+}  // namespace cofferdam::gateway
+
+#endif  // COFFERDAM_GATEWAY_GENERATION_H_

@@ -1,0 +1,54 @@
+// OpenAI's answers as JSON text, whole or in server-sent events.
+#ifndef COFFERDAM_GATEWAY_OPENAI_RESPONSE_H_
+#define COFFERDAM_GATEWAY_OPENAI_RESPONSE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "gateway/api_error.h"
+
+namespace cofferdam::gateway {
+
+struct Usage {
+  uint64_t prompt_tokens = 0;
+  uint64_t completion_tokens = 0;
+};
+
+// Writes the answers of one request. What stays the same in every chunk is prepared once. Not thread-safe.
+class ResponseWriter {
+ public:
+  struct Header {
+    bool chat = false;
+    bool include_usage = false;  // chunks then carry "usage": null, as OpenAI does
+    std::string id;              // "chatcmpl-..." or "cmpl-..."
+    std::string model;
+    int64_t created = 0;  // seconds since 1970
+  };
+  explicit ResponseWriter(const Header& header);
+
+  // Events of a stream, each "data: ...\n\n".
+  std::string FirstChunk() const;  // the role, in a chat; empty otherwise
+  std::string TextChunk(std::string_view text) const;
+  std::string FinishChunk(std::string_view reason) const;
+  std::string UsageChunk(const Usage& usage) const;
+  static std::string ErrorEvent(const ApiError& error);
+  static std::string Done() { return "data: [DONE]\n\n"; }
+
+  // The whole answer.
+  std::string Whole(std::string_view text, std::string_view reason, const Usage& usage) const;
+
+ private:
+  std::string Chunk(std::string_view choices, std::string_view usage) const;
+
+  Header header_;
+  std::string chunk_start_;  // up to the value of "choices"
+  std::string whole_start_;
+};
+
+// `text` as a JSON string, with quotes.
+std::string JsonString(std::string_view text);
+
+}  // namespace cofferdam::gateway
+
+#endif  // COFFERDAM_GATEWAY_OPENAI_RESPONSE_H_

@@ -1,0 +1,40 @@
+#include "gateway/options.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/address.h"
+
+namespace cofferdam::gateway {
+namespace {
+
+constexpr size_t kMaxKeyBytes = 512;
+constexpr size_t kMaxWorkers = 256;
+constexpr int kMaxThreads = 256;
+
+}  // namespace
+
+absl::Status CheckOptions(const GatewayOptions& options) {
+  if (options.decode_addresses.empty()) return absl::InvalidArgumentError("a gateway needs the address of a decode worker");
+  if (options.decode_addresses.size() + options.prefill_addresses.size() > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxWorkers, " workers"));
+  }
+  for (const auto* addresses : {&options.decode_addresses, &options.prefill_addresses}) {
+    for (const std::string& address : *addresses) {
+      if (absl::Status status = CheckLocalAddress(address); !status.ok()) return status;
+    }
+  }
+  if (options.threads < 1 || options.threads > kMaxThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("threads must be from 1 to ", kMaxThreads));
+  }
+  for (const std::string& key : options.api_keys) {
+    if (key.empty() || key.size() > kMaxKeyBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("an API key must have 1 to ", kMaxKeyBytes, " bytes"));
+    }
+  }
+  if (options.max_connections == 0 || options.max_in_flight == 0 || options.max_queue == 0 || options.max_body_bytes == 0 ||
+      options.max_header_bytes == 0) {
+    return absl::InvalidArgumentError("a limit of 0 would refuse every request");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cofferdam::gateway
