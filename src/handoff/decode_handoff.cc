@@ -1,5 +1,6 @@
 #include "handoff/decode_handoff.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@ DecodeHandoff::DecodeHandoff(Options options, TransferWindow& window, Time now)
   CD_CHECK(options_.covered_tokens >= 1 && options_.page_tokens >= 1, "a prompt of one token opens no stream");
   CD_CHECK(pages_.size() == (options_.covered_tokens + options_.page_tokens - 1) / options_.page_tokens,
            "I5: decode expects exactly the pages of its own tokens");
+  CD_CHECK(options_.first_page < pages_.size(), "a handoff of no page opens no stream");
 }
 
 bool DecodeHandoff::IsCurrent(const AttemptId& attempt) {
@@ -60,18 +62,19 @@ void DecodeHandoff::OnAnnounced(const AttemptId& attempt, std::span<const Announ
   for (const AnnouncedPage& page : pages) {
     if (state_ != State::kRunning) return;
     if (absl::Status status = CheckAnnounced(page); !status.ok()) return FailWith(std::move(status), true, actions);
-    if (pages_[page.ordinal] != PageState::kAwaited) {  // I4: at most one read per tenure
+    if (page.ordinal < options_.first_page || pages_[page.ordinal] != PageState::kAwaited) {  // I4: at most one read per tenure
       ++stale_messages_;
       continue;
     }
     pages_[page.ordinal] = PageState::kQueued;
+    ++announced_;
     queue_.push_back(page);
   }
   IssueReads(actions);
 }
 
 void DecodeHandoff::IssueReads(DecodeActions& actions) {
-  while (state_ == State::kRunning && !queue_.empty() && window_.TryTake(options_.page_bytes)) {
+  while (state_ == State::kRunning && !queue_.empty() && window_.TryTake(share_, options_.page_bytes)) {
     AnnouncedPage page = std::move(queue_.front());
     queue_.pop_front();
     CD_CHECK(pages_[page.ordinal] == PageState::kQueued, "I4: a page is read once");
@@ -86,19 +89,21 @@ void DecodeHandoff::IssueReads(DecodeActions& actions) {
 void DecodeHandoff::EndRead(uint32_t ordinal) {
   CD_CHECK(ordinal < pages_.size() && pages_[ordinal] == PageState::kReading && reads_out_ > 0, "a read ends once");
   --reads_out_;
-  window_.Give(options_.page_bytes);
+  read_ended_ = true;
+  window_.Give(share_, options_.page_bytes);
+  pages_[ordinal] = PageState::kDone;  // no second read of it, whatever comes
 }
 
 void DecodeHandoff::OnReadDone(uint32_t ordinal, kv::SealVerdict verdict, DecodeActions& actions) {
   EndRead(ordinal);
-  pages_[ordinal] = PageState::kDone;  // no second read of it, whatever comes
   if (state_ == State::kRunning && verdict != kv::SealVerdict::kGood) {
-    FailWith(absl::UnavailableError(absl::StrCat("page ", ordinal, " arrived with a bad seal (", absl::string_view(ToString(verdict).data(), ToString(verdict).size()), ")")), true, actions);
+    const std::string reason(ToString(verdict));
+    FailWith(absl::UnavailableError(absl::StrCat("page ", ordinal, " arrived with a bad seal (", reason, ")")), true, actions);
   } else if (state_ == State::kRunning) {
+    IssueReads(actions);  // before Adopt, which may fail
     ++adopted_;
     actions.push_back(Adopt{.ordinal = ordinal, .seal = seals_[ordinal]});
-    IssueReads(actions);
-    if (adopted_ == pages_.size()) {
+    if (covered_pages() == pages_.size()) {
       CD_CHECK(reads_out_ == 0 && queue_.empty(), "I5: nothing is out when everything is covered");
       state_ = State::kComplete;
       actions.push_back(CloseStream{});
@@ -110,7 +115,6 @@ void DecodeHandoff::OnReadDone(uint32_t ordinal, kv::SealVerdict verdict, Decode
 
 void DecodeHandoff::OnReadFailed(uint32_t ordinal, const absl::Status& status, DecodeActions& actions) {
   EndRead(ordinal);
-  pages_[ordinal] = PageState::kDone;
   if (state_ == State::kRunning) {
     FailWith(absl::UnavailableError(absl::StrCat("page ", ordinal, " could not be read: ", status.message())), true, actions);
   }
@@ -118,7 +122,10 @@ void DecodeHandoff::OnReadFailed(uint32_t ordinal, const absl::Status& status, D
 }
 
 void DecodeHandoff::OnAdoptFailed(const absl::Status& status, DecodeActions& actions) {
+  if (state_ == State::kFailed) return;  // final, whatever the reason was
   // It may have been the last page: Complete, if it stands behind this Adopt, must not be acted on by the driver.
+  CD_CHECK(adopted_ > 0, "only an Adopt can fail");
+  --adopted_;
   state_ = State::kRunning;
   FailWith(status, false, actions);
 }
@@ -139,11 +146,17 @@ void DecodeHandoff::OnWindowFree(DecodeActions& actions) { IssueReads(actions); 
 void DecodeHandoff::OnTick(Time now, DecodeActions& actions) {
   if (now - last_tick_ > options_.silence_limit / 2) last_heard_ = last_progress_ = now;
   last_tick_ = now;
+  if (std::exchange(read_ended_, false)) last_progress_ = now;
+  const bool stalled = now - last_progress_ > options_.stall_limit;
+  if (state_ == State::kFailed && reads_out_ > 0 && stalled) ClosePeerOnce(actions);  // else they might never end
   if (state_ != State::kRunning) return;
+  IssueReads(actions);
+  // Waiting for our own window alone is not the peer's fault.
+  if (reads_out_ == 0 && options_.first_page + announced_ == pages_.size()) last_progress_ = now;
   const bool silent = now - last_heard_ > options_.silence_limit;
   if (!silent && now - last_progress_ <= options_.stall_limit) return;
   // A timeout closes; it frees nothing. Reads that hang end because their connection goes.
-  actions.push_back(ClosePeer{});
+  ClosePeerOnce(actions);
   FailWith(absl::UnavailableError(silent ? "the prefill worker went silent" : "the prefill worker makes no progress"), true, actions);
 }
 
@@ -151,13 +164,20 @@ void DecodeHandoff::FailWith(absl::Status status, bool retry_elsewhere, DecodeAc
   CD_CHECK(state_ == State::kRunning, "I12: a handoff fails once, and not after it is complete");
   state_ = State::kFailed;
   queue_.clear();
+  window_.StopWaiting(share_);
+  last_progress_ = last_tick_;  // own reads have the stall limit to end by themselves
   actions.push_back(CloseStream{});
   actions.push_back(Fail{.status = std::move(status), .retry_elsewhere = retry_elsewhere});
   ReleaseWhenQuiet(actions);
 }
 
+void DecodeHandoff::ClosePeerOnce(DecodeActions& actions) {
+  if (!std::exchange(peer_closed_, true)) actions.push_back(ClosePeer{});
+}
+
 void DecodeHandoff::ReleaseWhenQuiet(DecodeActions& actions) {
   if (state_ != State::kFailed || reads_out_ > 0 || released_) return;
+  CD_CHECK(share_.held_bytes() == 0, "I7: nothing is in flight into pages that are released");
   released_ = true;
   actions.push_back(ReleasePages{});
 }

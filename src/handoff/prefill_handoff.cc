@@ -13,9 +13,11 @@ PrefillHandoff::PrefillHandoff(const Options& options, Time now)
 }
 
 void PrefillHandoff::OnReserved(PrefillActions& actions) {
-  CD_CHECK(state_ == State::kWaiting && !pinned_, "pages are reserved once, for a stream that lives");
-  state_ = State::kRunning;
+  CD_CHECK(state_ != State::kRunning && !std::exchange(reserved_, true), "pages are reserved once");
+  if (state_ == State::kClosed) return actions.push_back(Unpin{});
   pinned_ = true;
+  if (state_ == State::kEnding) return;  // let go when the stream is closed
+  state_ = State::kRunning;
   actions.push_back(SendAdmitted{.pages = options_.pages});
 }
 
@@ -42,7 +44,9 @@ void PrefillHandoff::OnComputeFailed(absl::Status status, PrefillActions& action
 
 void PrefillHandoff::OnPeerHeartbeat(uint32_t covered_pages, Time now) {
   last_heard_ = now;
-  if (covered_pages > covered_pages_) {
+  if (covered_pages > std::max(next_page_, options_.first_page)) {
+    ++wrong_messages_;
+  } else if (covered_pages > covered_pages_) {
     covered_pages_ = covered_pages;
     last_progress_ = now;
   }
