@@ -13,6 +13,7 @@ namespace cofferdam::gateway {
 namespace {
 
 constexpr int kMaxMessageBytes = 64 << 20;  // a million tokens are at most 5 MiB
+constexpr int kStreamWindowBytes = 64 << 10;
 constexpr int kFailuresUntilUnroutable = 2;
 constexpr int kFailuresUntilSilent = 4;
 
@@ -23,6 +24,9 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // ours know of attempts, gRPC's own do not
+  // What HTTP/2 buffers for a stream whose client reads slowly: a fixed window, not one that grows to megabytes.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);

@@ -1,0 +1,374 @@
+#include "fixture.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/log.h"
+#include "text/model_hash.h"
+
+namespace cofferdam::gateway {
+namespace {
+
+const std::string kModel = std::string(COFFERDAM_VOCABULARIES) + "/ggml-vocab-llama-spm.gguf";
+
+}  // namespace
+
+bool Stage::Accept() {
+  v1::GenerateEvent event;
+  event.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(request_->tokens_size()));
+  event.mutable_accepted()->set_pages_verified(1);
+  *event.mutable_attempt() = request_->attempt();
+  return writer_->Write(event);
+}
+
+v1::GenerateEvent Stage::TokenEvent(uint32_t index, TokenId token) const {
+  v1::GenerateEvent event;
+  *event.mutable_attempt() = request_->attempt();
+  event.mutable_token()->set_index(index);
+  event.mutable_token()->set_token(token);
+  return event;
+}
+
+bool Stage::Token(TokenId token) { return writer_->Write(TokenEvent(request_->resumed_tokens() + sent_++, token)); }
+
+bool Stage::Send(v1::GenerateEvent event) { return writer_->Write(event); }
+
+grpc::Status Stage::Finish(v1::Finished::Reason reason) {
+  v1::GenerateEvent event;
+  *event.mutable_attempt() = request_->attempt();
+  event.mutable_finished()->set_reason(reason);
+  event.mutable_finished()->set_generated_tokens(sent_);
+  writer_->Write(event);
+  return grpc::Status::OK;
+}
+
+bool Stage::AwaitCancel(std::chrono::milliseconds longest) const {
+  const auto end = std::chrono::steady_clock::now() + longest;
+  while (!cancelled()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+class FakeWorker::DecodeService final : public v1::Decode::Service {
+ public:
+  explicit DecodeService(FakeWorker* worker) : worker_(worker) {}
+  grpc::Status Info(grpc::ServerContext*, const v1::InfoRequest*, v1::WorkerInfo* info) override {
+    *info = worker_->InfoFor("decode");
+    return grpc::Status::OK;
+  }
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateEvent>* writer) override {
+    Script script;
+    {
+      const MutexLock lock(worker_->mutex_);
+      worker_->requests_.push_back(*request);
+      script = worker_->script_;
+    }
+    ++worker_->calls;
+    Stage stage(context, request, writer);
+    const grpc::Status status = script(stage);
+    if (context->IsCancelled()) ++worker_->cancels;
+    return status;
+  }
+
+ private:
+  FakeWorker* worker_;
+};
+
+class FakeWorker::PrefillService final : public v1::Prefill::Service {
+ public:
+  explicit PrefillService(FakeWorker* worker) : worker_(worker) {}
+  grpc::Status Info(grpc::ServerContext*, const v1::InfoRequest*, v1::WorkerInfo* info) override {
+    *info = worker_->InfoFor("prefill");
+    return grpc::Status::OK;
+  }
+
+ private:
+  FakeWorker* worker_;
+};
+
+FakeWorker::FakeWorker(const std::string& model_hash)
+    : decode_(std::make_unique<DecodeService>(this)), prefill_(std::make_unique<PrefillService>(this)) {
+  info_.set_ready(true);
+  info_.set_context_tokens(512);
+  info_.set_kv_tokens(4096);
+  info_.set_model_hash(model_hash);
+  info_.mutable_layout()->set_layout_id("0123456789abcdef");
+  info_.mutable_layout()->set_description("layout A");
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(decode_.get());
+  builder.RegisterService(prefill_.get());
+  builder.SetMaxReceiveMessageSize(64 << 20);
+  server_ = builder.BuildAndStart();
+  address_ = "127.0.0.1:" + std::to_string(port);
+}
+
+void FakeWorker::Play(Script script) {
+  const MutexLock lock(mutex_);
+  script_ = std::move(script);
+}
+
+void FakeWorker::ChangeInfo(const std::function<void(v1::WorkerInfo&)>& change) {
+  const MutexLock lock(mutex_);
+  change(info_);
+}
+
+v1::WorkerInfo FakeWorker::InfoFor(const std::string& role) const {
+  const MutexLock lock(mutex_);
+  v1::WorkerInfo info = info_;
+  if (info.role().empty()) info.set_role(role);
+  return info;
+}
+
+std::vector<v1::GenerateRequest> FakeWorker::requests() const {
+  const MutexLock lock(mutex_);
+  return requests_;
+}
+
+void FakeWorker::Shutdown() {
+  if (server_ == nullptr) return;
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+  server_.reset();
+}
+
+RawClient::RawClient(uint16_t port, int receive_buffer) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  if (receive_buffer > 0) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+  timeval limit{15, 0};
+  setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    close(fd_);
+    fd_ = -1;
+  }
+}
+
+RawClient::~RawClient() {
+  if (fd_ >= 0) close(fd_);
+}
+
+bool RawClient::Send(const std::string& bytes) {
+  size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t count = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (count <= 0) return false;
+    sent += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+void RawClient::HalfClose() { shutdown(fd_, SHUT_WR); }
+
+void RawClient::Reset() {
+  const linger now{1, 0};
+  setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  close(fd_);
+  fd_ = -1;
+}
+
+bool RawClient::Fill() {
+  char block[65536];
+  const ssize_t count = recv(fd_, block, sizeof block, 0);
+  if (count <= 0) return false;
+  buffer_.append(block, static_cast<size_t>(count));
+  return true;
+}
+
+std::string RawClient::ReadUntil(const std::string& text) {
+  while (buffer_.find(text) == std::string::npos && Fill()) {
+  }
+  return buffer_;
+}
+
+bool RawClient::AwaitEnd() {
+  char block[65536];
+  ssize_t count = 0;
+  while ((count = recv(fd_, block, sizeof block, 0)) > 0) {
+  }
+  return count == 0 || errno == ECONNRESET;
+}
+
+Response RawClient::Read(bool head_only) {
+  Response response;
+  while (buffer_.find("\r\n\r\n") == std::string::npos) {
+    if (!Fill()) return response;
+  }
+  const size_t end = buffer_.find("\r\n\r\n");
+  std::string head = buffer_.substr(0, end + 2);
+  buffer_.erase(0, end + 4);
+  response.status = std::atoi(head.c_str() + 9);
+  for (size_t at = head.find("\r\n") + 2; at < head.size();) {
+    const size_t line_end = head.find("\r\n", at);
+    const size_t colon = head.find(':', at);
+    std::string name = head.substr(at, colon - at);
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    response.headers[name] = head.substr(colon + 2, line_end - colon - 2);
+    at = line_end + 2;
+  }
+  response.complete = head_only || response.status == 204 || response.status == 100;
+  if (response.complete) return response;
+  if (response.headers.contains("content-length")) {
+    const size_t length = std::stoul(response.headers["content-length"]);
+    while (buffer_.size() < length && Fill()) {
+    }
+    response.complete = buffer_.size() >= length;
+    response.body = buffer_.substr(0, length);
+    buffer_.erase(0, length);
+    return response;
+  }
+  if (!response.headers.contains("transfer-encoding")) {
+    while (Fill()) {
+    }
+    response.body = std::exchange(buffer_, {});
+    response.complete = true;
+    return response;
+  }
+  for (;;) {
+    while (buffer_.find("\r\n") == std::string::npos) {
+      if (!Fill()) return response;
+    }
+    const size_t line = buffer_.find("\r\n");
+    const size_t length = std::stoul(buffer_.substr(0, line), nullptr, 16);
+    while (buffer_.size() < line + 2 + length + 2) {
+      if (!Fill()) return response;
+    }
+    response.body += buffer_.substr(line + 2, length);
+    buffer_.erase(0, line + 2 + length + 2);
+    if (length == 0) break;
+  }
+  response.complete = true;
+  return response;
+}
+
+std::string Post(const std::string& path, const std::string& body, const std::string& headers) {
+  return "POST " + path + " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n" + headers +
+         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+std::vector<std::string> EventsOf(const std::string& body) {
+  std::vector<std::string> events;
+  for (size_t at = 0; at < body.size();) {
+    size_t end = body.find("\n\n", at);
+    if (end == std::string::npos) end = body.size();
+    const std::string event = body.substr(at, end - at);
+    EXPECT_EQ(event.substr(0, 6), "data: ");
+    events.push_back(event.substr(6));
+    at = end + 2;
+  }
+  return events;
+}
+
+std::string TextOf(const std::string& body) {
+  std::string text;
+  for (const std::string& event : EventsOf(body)) {
+    const Json chunk = Json::parse(event, nullptr, false);
+    if (chunk.is_discarded() || !chunk.contains("choices") || chunk["choices"].empty()) continue;
+    const Json& choice = chunk["choices"][0];
+    if (choice.contains("text")) text += choice["text"].get<std::string>();
+    if (choice.contains("delta")) text += choice["delta"].value("content", "");
+  }
+  return text;
+}
+
+std::string FinishReasonOf(const std::string& body) {
+  for (const std::string& event : EventsOf(body)) {
+    const Json chunk = Json::parse(event, nullptr, false);
+    if (chunk.is_discarded() || !chunk.contains("choices") || chunk["choices"].empty()) continue;
+    if (chunk["choices"][0]["finish_reason"].is_string()) return chunk["choices"][0]["finish_reason"];
+  }
+  return "";
+}
+
+void GatewayTest::SetUp() {
+  log::Init("test", std::getenv("COFFERDAM_TEST_LOG") != nullptr ? "debug" : "off", false);
+  tokenizer_ = *text::Tokenizer::Load(kModel);
+  hash_ = *text::ModelHash(kModel);
+  options_.port = 0;
+  options_.model_path = kModel;
+  options_.served_model_names = {"test"};
+  options_.poll_interval = 50ms;
+  options_.poll_timeout = 1000ms;
+  options_.drain_timeout = 200ms;
+  AddWorker();
+}
+
+FakeWorker& GatewayTest::AddWorker() {
+  workers_.push_back(std::make_unique<FakeWorker>(hash_));
+  workers_.back()->Play(Says(Tokens("hello")));
+  return *workers_.back();
+}
+
+void GatewayTest::StartWithoutWaiting() {
+  for (const auto& worker : workers_) options_.decode_addresses.push_back(worker->address());
+  options_.prefill_addresses.push_back(workers_[0]->address());
+  auto gateway = Gateway::Create(options_);
+  ASSERT_TRUE(gateway.ok()) << gateway.status();
+  gateway_ = *std::move(gateway);
+  thread_ = std::thread([this] { gateway_->Run(); });
+}
+
+void GatewayTest::Start() {
+  StartWithoutWaiting();
+  ASSERT_TRUE(Eventually([this] {
+    const Response health = Ask("GET /health HTTP/1.1\r\nHost: test\r\n\r\n");
+    return health.status == 200 && health.json()["decode_workers"] == workers_.size();
+  }));
+}
+
+void GatewayTest::TearDown() {
+  if (gateway_ != nullptr) {
+    gateway_->Stop();
+    thread_.join();
+    gateway_.reset();
+  }
+  workers_.clear();
+}
+
+Response GatewayTest::Ask(const std::string& bytes) {
+  RawClient client(port());
+  client.Send(bytes);
+  return client.Read();
+}
+
+std::vector<TokenId> GatewayTest::Tokens(const std::string& text) const { return *tokenizer_->Tokenize(text, false, false); }
+
+Script GatewayTest::Says(std::vector<TokenId> tokens, v1::Finished::Reason reason) {
+  return [tokens = std::move(tokens), reason](Stage& stage) {
+    stage.Accept();
+    for (const TokenId token : tokens) {
+      if (!stage.Token(token)) return grpc::Status::CANCELLED;
+    }
+    return stage.Finish(reason);
+  };
+}
+
+double GatewayTest::Metric(const std::string& name) {
+  const Response response = Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n");
+  const size_t at = response.body.find("\ncofferdam:" + name + " ");
+  if (at == std::string::npos) return -1;
+  return std::atof(response.body.c_str() + at + 12 + name.size());
+}
+
+bool GatewayTest::Eventually(const std::function<bool()>& condition, std::chrono::milliseconds longest) {
+  const auto end = std::chrono::steady_clock::now() + longest;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(10ms);
+  }
+  return true;
+}
+
+}  // namespace cofferdam::gateway

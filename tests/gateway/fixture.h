@@ -1,0 +1,158 @@
+// A gateway between raw sockets and scripted workers.
+#ifndef COFFERDAM_TESTS_GATEWAY_FIXTURE_H_
+#define COFFERDAM_TESTS_GATEWAY_FIXTURE_H_
+
+#include <cofferdam.grpc.pb.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "gateway/gateway.h"
+#include "text/tokenizer.h"
+
+namespace cofferdam::gateway {
+
+using Json = nlohmann::json;
+using namespace std::chrono_literals;
+
+// The server's end of one Generate stream, with the words of a script.
+class Stage {
+ public:
+  Stage(grpc::ServerContext* context, const v1::GenerateRequest* request, grpc::ServerWriter<v1::GenerateEvent>* writer)
+      : context_(context), request_(request), writer_(writer) {}
+  const v1::GenerateRequest& request() const { return *request_; }
+  bool Accept();
+  // With the next index, counted from the tokens that were sent before.
+  bool Token(TokenId token);
+  bool Send(v1::GenerateEvent event);
+  v1::GenerateEvent TokenEvent(uint32_t index, TokenId token) const;
+  grpc::Status Finish(v1::Finished::Reason reason);
+  bool cancelled() const { return context_->IsCancelled(); }
+  // Returns whether the call was cancelled within `longest`.
+  bool AwaitCancel(std::chrono::milliseconds longest) const;
+
+ private:
+  grpc::ServerContext* context_;
+  const v1::GenerateRequest* request_;
+  grpc::ServerWriter<v1::GenerateEvent>* writer_;
+  uint32_t sent_ = 0;
+};
+
+using Script = std::function<grpc::Status(Stage&)>;
+
+// A decode and a prefill worker in one server; the script plays Generate.
+class FakeWorker {
+ public:
+  explicit FakeWorker(const std::string& model_hash);
+  ~FakeWorker() { Shutdown(); }
+  const std::string& address() const { return address_; }
+  void Play(Script script);
+  void ChangeInfo(const std::function<void(v1::WorkerInfo&)>& change);
+  void Shutdown();
+  // The requests that came so far.
+  std::vector<v1::GenerateRequest> requests() const;
+  std::atomic<int> calls{0};
+  std::atomic<int> cancels{0};  // calls whose script saw a cancellation, see Stage::AwaitCancel
+
+ private:
+  class DecodeService;
+  class PrefillService;
+  friend class DecodeService;
+  v1::WorkerInfo InfoFor(const std::string& role) const;
+
+  mutable Mutex mutex_;
+  Script script_;
+  v1::WorkerInfo info_;
+  std::vector<v1::GenerateRequest> requests_;
+  std::string address_;
+  std::unique_ptr<v1::Decode::Service> decode_;
+  std::unique_ptr<v1::Prefill::Service> prefill_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+struct Response {
+  int status = 0;  // 0: the connection ended first
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;
+  bool complete = false;
+  Json json() const { return Json::parse(body, nullptr, false); }
+};
+
+// A blocking client with a time limit on everything.
+class RawClient {
+ public:
+  explicit RawClient(uint16_t port, int receive_buffer = 0);
+  ~RawClient();
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+  bool connected() const { return fd_ >= 0; }
+
+  bool Send(const std::string& bytes);
+  void HalfClose();
+  void Reset();
+  // Reads one answer, of Content-Length or chunked.
+  Response Read(bool head_only = false);
+  // Reads until `text` has come, and returns everything so far.
+  std::string ReadUntil(const std::string& text);
+  // Whether the server has closed, after dropping what still comes.
+  bool AwaitEnd();
+
+ private:
+  bool Fill();
+  std::string buffer_;
+  int fd_ = -1;
+};
+
+std::string Post(const std::string& path, const std::string& body, const std::string& headers = "");
+// The "data:" lines of a stream.
+std::vector<std::string> EventsOf(const std::string& body);
+// The text of all chunks of a stream.
+std::string TextOf(const std::string& body);
+std::string FinishReasonOf(const std::string& body);
+
+class GatewayTest : public testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  // Starts the gateway in front of the workers and waits until it is ready.
+  void Start();
+  void StartWithoutWaiting();
+  FakeWorker& worker(size_t i = 0) { return *workers_.at(i); }
+  FakeWorker& AddWorker();
+  Response Ask(const std::string& bytes);
+  Response Complete(const Json& body) { return Ask(Post("/v1/completions", body.dump())); }
+  Response Chat(const Json& body) { return Ask(Post("/v1/chat/completions", body.dump())); }
+  uint16_t port() const { return gateway_->port(); }
+  Gateway& gateway() { return *gateway_; }
+  const text::Tokenizer& tokenizer() const { return *tokenizer_; }
+  std::vector<TokenId> Tokens(const std::string& text) const;
+  // Accepts, sends the tokens, finishes.
+  Script Says(std::vector<TokenId> tokens, v1::Finished::Reason reason = v1::Finished::STOP);
+  // The value of a metric of /metrics; -1 when it is not there.
+  double Metric(const std::string& name);
+  bool Eventually(const std::function<bool()>& condition, std::chrono::milliseconds longest = 3000ms);
+
+  GatewayOptions options_;
+
+ private:
+  std::unique_ptr<const text::Tokenizer> tokenizer_;
+  std::string hash_;
+  std::vector<std::unique_ptr<FakeWorker>> workers_;
+  std::unique_ptr<Gateway> gateway_;
+  std::thread thread_;
+};
+
+}  // namespace cofferdam::gateway
+
+#endif  // COFFERDAM_TESTS_GATEWAY_FIXTURE_H_
