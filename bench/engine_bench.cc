@@ -5,8 +5,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <random>
 #include <vector>
 
@@ -30,8 +30,12 @@ struct Options {
   std::string only = "";
 };
 
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// Wall time; or, with one thread, the processor time of the process, which a busy machine does not stretch (nothing else
+// runs in the process meanwhile, since the resting side's pool is paused or has no threads).
+double Seconds(bool processor_time) {
+  timespec now{};
+  clock_gettime(processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
 // libllama as llama-bench runs it: its own thread pool, f16 cache, batches of `chunk`.
@@ -139,10 +143,12 @@ int Main(const Options& o) {
   Own own(o);
   const Tokens prompt = oracle::RandomTokens(30000, o.prompt, 1);
   const Tokens context(prompt.begin(), prompt.begin() + o.context);
-  auto timed = [](auto&& action) {
-    const double start = Seconds();
+  const bool processor_time = o.threads == 1;
+  std::printf("%d threads, %s time\n", o.threads, processor_time ? "processor" : "wall");
+  auto timed = [&](auto&& action) {
+    const double start = Seconds(processor_time);
     action();
-    return Seconds() - start;
+    return Seconds(processor_time) - start;
   };
   auto interleave = [&](const char* what, double tokens, auto&& before, auto&& action) {
     std::vector<double> ours, theirs;
