@@ -28,7 +28,7 @@ struct ReadRequest {
   std::span<std::byte> destination;  // stays valid, and nobody else's, until `done`
 };
 
-// Called exactly once, on the fabric's thread: OK when all bytes have arrived. Errors: Unavailable (the source is
+// Called exactly once, on the fabric's thread (after Close, on the caller's): OK when all bytes have arrived. Errors: Unavailable (the source is
 // gone or the reader was closed), InvalidArgument (another region, or outside of it). After it nothing touches the destination.
 using ReadDone = std::function<void(absl::Status)>;
 
@@ -38,7 +38,8 @@ class Reader {
   virtual ~Reader() = default;
   // Reads complete in the order in which they were asked for.
   virtual void Read(ReadRequest request, ReadDone done) = 0;
-  // Idempotent. What is outstanding completes, most of it with an error, before it returns. Not from a ReadDone.
+  // Idempotent, from any thread but the fabric's: what is outstanding completes, most of it with an error, before it
+  // returns. REQUIRES: not called in a ReadDone; a ReadDone does not hold the last reference to its reader either.
   virtual void Close() = 0;
   virtual const RegionInfo& region() const = 0;
   // False once the source is known to be gone.
@@ -51,8 +52,9 @@ class Source {
   virtual ~Source() = default;
 };
 
-// "shm:PATH". `fd` is a sealed memfd that holds the region and outlives the source.
-// Errors: InvalidArgument (address), Unimplemented (tcp, rdma), Unavailable (the socket cannot be bound).
+// "shm:PATH". `fd` is a sealed memfd that holds the region and outlives the source. A socket that an earlier process left
+// behind is replaced. Errors: InvalidArgument (address), Unimplemented (tcp, rdma), Unavailable (the socket cannot be
+// bound, another process serves on it, or something else than a socket lies there).
 absl::StatusOr<std::unique_ptr<Source>> Serve(const std::string& address, int fd, const RegionInfo& info);
 
 // Errors: as above, and FailedPrecondition when the source's layout is another one (both ids in the message), or its

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -19,6 +22,17 @@ namespace {
 
 absl::Status Failed(const char* what, size_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat("KV pool of ", bytes >> 20, " MiB: ", what, ": ", std::strerror(errno)));
+}
+
+// Before anything is allocated: the kernel would rather kill processes, ours or others, than say no at a touch.
+absl::Status CheckAvailable(size_t bytes) {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string name, unit;
+  for (uint64_t kib = 0; meminfo >> name >> kib >> unit;) {
+    if (name != "MemAvailable:" || bytes / 1024 < kib) continue;
+    return absl::ResourceExhaustedError(absl::StrCat("KV pool of ", bytes >> 20, " MiB: only ", kib >> 10, " MiB of memory are available"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -38,6 +52,7 @@ SharedRegion::~SharedRegion() {
 }
 
 absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::CreatePrivate(size_t bytes) {
+  if (absl::Status status = CheckAvailable(bytes); !status.ok()) return status;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return Failed("mmap", bytes);
   madvise(memory, bytes, MADV_HUGEPAGE);
@@ -45,6 +60,7 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::CreatePrivate(size_t
 }
 
 absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::CreateShared(size_t bytes) {
+  if (absl::Status status = CheckAvailable(bytes); !status.ok()) return status;
   const int fd = memfd_create("cofferdam-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return Failed("memfd_create", bytes);
   void* memory = MAP_FAILED;

@@ -15,7 +15,7 @@ namespace cofferdam::fabric {
 class SharedRegion {
  public:
   // A sealed memfd (SHRINK, GROW, FUTURE_WRITE, SEAL): its owner's mapping, made before, stays the only one that can
-  // write. ResourceExhausted when memory or descriptors are short.
+  // write. ResourceExhausted when memory (asked for before any is taken) or descriptors are short.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> CreateShared(size_t bytes);
   // Anonymous memory with huge pages, for a pool that nobody else reads.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> CreatePrivate(size_t bytes);

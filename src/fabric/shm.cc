@@ -11,9 +11,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "fabric/bounds.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -23,6 +26,7 @@ namespace cofferdam::fabric {
 namespace {
 
 constexpr size_t kMaxPeers = 256;
+constexpr std::chrono::milliseconds kOutOfDescriptorsPause{20};
 constexpr uint64_t kHelloMagic = 0x31636972626166ULL;  // "fabric1"
 constexpr int kNeededSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
@@ -59,7 +63,13 @@ bool SendHello(int socket, const Hello& hello, int fd) {
   return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(sizeof hello);
 }
 
-// Returns the descriptor, or -1 when the message is not a hello with exactly one.
+bool IsSameUser(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 && credentials.uid == geteuid();
+}
+
+// Returns the descriptor, or -1 when the message is not a hello with exactly one; others that came are closed.
 int ReceiveHello(int socket, Hello& hello) {
   iovec data{.iov_base = &hello, .iov_len = sizeof hello};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -69,13 +79,15 @@ int ReceiveHello(int socket, Hello& hello) {
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   const ssize_t received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  int fd = -1;
-  if (cmsghdr* header = received > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-      header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof(int))) {
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  std::vector<int> fds;
+  for (cmsghdr* header = received >= 0 ? CMSG_FIRSTHDR(&message) : nullptr; header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    fds.resize((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    std::memcpy(fds.data(), CMSG_DATA(header), fds.size() * sizeof(int));
   }
-  if (received == static_cast<ssize_t>(sizeof hello) && hello.magic == kHelloMagic) return fd;
-  if (fd >= 0) close(fd);
+  const bool whole = received == static_cast<ssize_t>(sizeof hello) && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+  if (whole && hello.magic == kHelloMagic && fds.size() == 1) return fds[0];
+  for (int fd : fds) close(fd);
   return -1;
 }
 
@@ -103,16 +115,35 @@ ShmSource::~ShmSource() {
   const uint64_t one = 1;
   (void)!write(wake_, &one, sizeof one);
   thread_.join();
+  unlink(path_.c_str());  // before the listener goes: from then on the path may be a successor's
   for (int peer : peers_) close(peer);
   close(listener_);
   close(wake_);
-  unlink(path_.c_str());
 }
 
+namespace {
+
+// Removes the socket of an earlier process that is gone, and nothing else.
+absl::Status RemoveStaleSocket(const std::string& path) {
+  struct stat status{};
+  if (lstat(path.c_str(), &status) != 0) return absl::OkStatus();
+  if (!S_ISSOCK(status.st_mode)) return absl::UnavailableError(absl::StrCat("fabric socket ", path, ": something else than a socket is there"));
+  const int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (probe < 0) return Errno("socket");
+  const sockaddr_un address = Address(path);
+  const bool refused = connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno == ECONNREFUSED;
+  close(probe);
+  if (!refused) return absl::UnavailableError(absl::StrCat("fabric socket ", path, ": another process serves on it"));
+  unlink(path.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Source>> ShmSource::Serve(const std::string& path, int fd, const RegionInfo& info) {
+  if (absl::Status status = RemoveStaleSocket(path); !status.ok()) return status;
   const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (listener < 0) return Errno("socket");
-  unlink(path.c_str());  // of an earlier process with the same configuration
   const sockaddr_un address = Address(path);
   if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || chmod(path.c_str(), 0600) != 0 || listen(listener, 64) != 0) {
     const absl::Status failed = Errno(absl::StrCat("fabric socket ", path));
@@ -129,12 +160,12 @@ absl::StatusOr<std::unique_ptr<Source>> ShmSource::Serve(const std::string& path
 
 void ShmSource::Accept() {
   const int peer = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (peer < 0) return;
-  ucred credentials{};
-  socklen_t size = sizeof credentials;
-  const bool same_user = getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 && credentials.uid == geteuid();
+  if (peer < 0) {
+    if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(kOutOfDescriptorsPause);  // it stays readable
+    return;
+  }
   const Hello hello{.region = info_.region, .bytes = info_.bytes, .layout_id = info_.layout_id};
-  if (!same_user || peers_.size() >= kMaxPeers || !SendHello(peer, hello, fd_)) {
+  if (!IsSameUser(peer) || peers_.size() >= kMaxPeers || !SendHello(peer, hello, fd_)) {
     close(peer);
     return;
   }
@@ -157,7 +188,7 @@ void ShmSource::Main() {
 }
 
 ShmReader::ShmReader(int socket, std::span<const std::byte> memory, const RegionInfo& info)
-    : socket_(socket), memory_(memory), info_(info), thread_([this] { Main(); }) {}
+    : socket_(socket), memory_(memory), info_(info), thread_([this] { Main(); }), thread_id_(thread_.get_id()) {}
 
 ShmReader::~ShmReader() {
   Close();
@@ -168,7 +199,8 @@ ShmReader::~ShmReader() {
 absl::StatusOr<std::unique_ptr<Reader>> ShmReader::Connect(const std::string& path, const kv::Digest128& layout_id, std::chrono::milliseconds timeout) {
   const int link = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (link < 0) return Errno("socket");
-  const timeval patience{.tv_sec = timeout.count() / 1000, .tv_usec = timeout.count() % 1000 * 1000};
+  const auto wait_ms = std::max<std::chrono::milliseconds::rep>(timeout.count(), 1);  // the kernel takes 0 for ever
+  const timeval patience{.tv_sec = wait_ms / 1000, .tv_usec = wait_ms % 1000 * 1000};
   setsockopt(link, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   setsockopt(link, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   const sockaddr_un address = Address(path);
@@ -177,8 +209,10 @@ absl::StatusOr<std::unique_ptr<Reader>> ShmReader::Connect(const std::string& pa
   absl::Status status;
   if (connect(link, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     status = Errno(absl::StrCat("fabric socket ", path));
+  } else if (!IsSameUser(link)) {
+    status = absl::FailedPreconditionError(absl::StrCat("fabric socket ", path, ": another user serves on it"));
   } else if (fd = ReceiveHello(link, hello); fd < 0) {
-    status = absl::UnavailableError(absl::StrCat("fabric socket ", path, ": the source handed over no region (another user, or too many readers)"));
+    status = absl::UnavailableError(absl::StrCat("fabric socket ", path, ": the source handed over no region in time (it refused us, has too many readers, or hangs)"));
   } else {
     status = CheckRegion(fd, hello, layout_id);
   }
@@ -223,18 +257,16 @@ void ShmReader::Close() {
     closed_ = true;
     changed_.NotifyAll();
   }
+  CD_CHECK(std::this_thread::get_id() != thread_id_, "a reader is not closed on its own thread");
+  MutexLock lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
 
 absl::Status ShmReader::Copy(const ReadRequest& request) const {
   if (closed_) return absl::UnavailableError("the fabric connection was closed");
   if (!alive()) return absl::UnavailableError("the source of the pages is gone");
-  if (request.region != info_.region) return absl::InvalidArgumentError("the pages lie in a region of another boot of the source");
-  const size_t bytes = request.destination.size();
-  if (request.source_offset > memory_.size() || bytes > memory_.size() - request.source_offset) {
-    return absl::InvalidArgumentError("the read reaches outside of the source's region");
-  }
-  std::memcpy(request.destination.data(), memory_.data() + request.source_offset, bytes);
+  if (absl::Status status = CheckBounds(request, info_.region, memory_.size()); !status.ok()) return status;
+  std::memcpy(request.destination.data(), memory_.data() + request.source_offset, request.destination.size());
   return absl::OkStatus();
 }
 

@@ -30,10 +30,10 @@ class ShmSource final : public Source {
   const int listener_, wake_, fd_;
   const RegionInfo info_;
   std::vector<int> peers_;  // the accept thread's
-  std::thread thread_;
+  std::jthread thread_;
 };
 
-// A copy thread of its own reads in order. The mapping stays until the last read has completed.
+// Maps only what is sealed, of the right size and layout, and served by the same user. A copy thread of its own reads in order. The mapping stays until the last read has completed.
 class ShmReader final : public Reader {
  public:
   static absl::StatusOr<std::unique_ptr<Reader>> Connect(const std::string& path, const kv::Digest128& layout_id, std::chrono::milliseconds timeout);
@@ -56,7 +56,9 @@ class ShmReader final : public Reader {
   CondVar changed_;
   std::deque<std::pair<ReadRequest, ReadDone>> queue_ CD_GUARDED_BY(mutex_);
   std::atomic<bool> closed_{false};
-  std::thread thread_;
+  Mutex join_mutex_;
+  std::jthread thread_;
+  const std::thread::id thread_id_;
 };
 
 }  // namespace cofferdam::fabric
