@@ -5,7 +5,6 @@
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/write.hpp>
 #include <cstring>
 #include <utility>
 
@@ -60,9 +59,14 @@ asio::awaitable<bool> Client::Write(std::string_view data) {
   if (gone_ || !socket_.is_open()) co_return false;
   if (data.empty()) co_return true;
   error_code error;
-  Arm(limits_.write_timeout);
-  co_await asio::async_write(socket_, asio::buffer(data.data(), data.size()), asio::redirect_error(asio::use_awaitable, error));
-  Disarm();
+  size_t sent = 0;
+  // The limit is on progress, not on the whole: a long answer over a slow line is fine.
+  while (!error && sent < data.size()) {
+    Arm(limits_.write_timeout);
+    const auto rest = asio::buffer(data.data() + sent, data.size() - sent);
+    sent += co_await socket_.async_write_some(rest, asio::redirect_error(asio::use_awaitable, error));
+    Disarm();
+  }
   if (error) Gone();
   co_return !error;
 }

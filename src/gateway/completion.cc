@@ -18,7 +18,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr size_t kInlineBodyBytes = 64 << 10;  // longer ones are tokenized on the text pool
 constexpr size_t kWriteBytes = 16 << 10;       // events that are there together are written together
 
 std::string NewId(bool chat) {

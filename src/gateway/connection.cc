@@ -1,5 +1,6 @@
 #include "gateway/connection.h"
 
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/http.hpp>
 #include <utility>
@@ -217,11 +218,24 @@ asio::awaitable<bool> Connection::Dispatch(HttpRequest request, const Route& rou
     service_.metrics.CountRequest(route.name, outcome.status);
     co_return outcome.keep_alive;
   }
-  const HttpReply reply = Answer(service_, route, request);
+  const HttpReply reply = co_await AnswerSoon(route, request);
   service_.metrics.CountRequest(route.name, reply.status);
   const std::string bytes = RenderReply(reply, framing);
   const bool sent = co_await client_->Write(bytes);
   co_return sent && framing.keep_alive;
+}
+
+asio::awaitable<HttpReply> Connection::AnswerSoon(const Route& route, const HttpRequest& request) {
+  const bool elsewhere = request.body.size() > kInlineBodyBytes;
+  if (elsewhere) co_await asio::post(asio::bind_executor(service_.text_pool.get_executor(), asio::use_awaitable));
+  HttpReply reply;
+  try {
+    reply = Answer(service_, route, request);
+  } catch (const std::exception&) {  // out of memory is one request's misfortune
+    reply = ErrorReply(HttpError(500, "The request could not be answered.", "internal_error"));
+  }
+  if (elsewhere) co_await asio::post(asio::bind_executor(client_->strand(), asio::use_awaitable));
+  co_return reply;
 }
 
 }  // namespace cofferdam::gateway

@@ -40,6 +40,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Sends the answer and closes: part of the request was not read.
   boost::asio::awaitable<void> ReplyAndClose(HttpReply reply, const std::string& route);
   boost::asio::awaitable<bool> Dispatch(HttpRequest request, const Route& route, std::string domain, Quota::Share share);
+  // The answer of a short route; long bodies are worked on by the text pool.
+  boost::asio::awaitable<HttpReply> AnswerSoon(const Route& route, const HttpRequest& request);
   Framing FramingOf(const HttpRequest& request) const;
 
   Service& service_;

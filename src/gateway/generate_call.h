@@ -57,7 +57,7 @@ class GenerateCall final : public grpc::ClientReadReactor<v1::GenerateEvent>, pu
   void Cancel();
   // No more notifications.
   void Detach() { settings_.notify = nullptr; }
-  // The most events that were ever queued: for tests of the bound.
+  // Events that wait for the strand, at most.
   static constexpr size_t kMaxQueued = 64;
 
  private:

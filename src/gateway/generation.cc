@@ -193,7 +193,7 @@ bool Generation::MayRetry(const grpc::Status& status) {
 }
 
 std::optional<Generation::Event> Generation::OnFailure(const grpc::Status& status) {
-  failed_on_ = lease_.get();
+  if (lease_) failed_on_ = lease_.get();
   const std::string address = lease_ ? lease_->address() : "(none)";
   DropCall();
   if (std::optional<Event> event = FinishedByItself()) return event;

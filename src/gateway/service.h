@@ -83,6 +83,9 @@ class Quota {
   std::atomic<uint64_t> used_{0};
 };
 
+// Longer bodies are parsed and tokenized on the text pool.
+inline constexpr size_t kInlineBodyBytes = 64 << 10;
+
 struct Service {
   Service(GatewayOptions given, std::unique_ptr<const text::Tokenizer> vocabulary,
           std::unique_ptr<const text::ChatTemplate> chat_template, const std::string& model_hash)
