@@ -1,12 +1,12 @@
-"""The synthetic language of the embedded default model, shared by training, export and the tests' prompts.
+"""The synthetic language of the embedded default model, shared by training, export, evaluation and the tests' prompts.
 
 A context states facts ("The access code of Anna is 7391."), filler sentences and questions ("What is the access code
 of Anna?"). The answer is the code when the context holds the fact, and `unknown` otherwise: a known function of the
 context, so that text from another request's context shows as an answer that the prompt cannot give.
 
-Tokens are words with their leading space, one token for each character of a code, and all 256 bytes; the ids are those
-that llama.cpp's `llama-bpe` pre-tokenizer gives for the same text (export_gguf.py writes the vocabulary, and
-eval_prompts.py --check compares the two).
+Tokens are words (each with and without a space in front), and all 256 bytes, so that a code is one token for each
+character and every text has tokens. The ids are those that llama.cpp's `llama-bpe` pre-tokenizer gives for the same text
+with an empty list of merges; check.cpp compares the two.
 """
 import random
 
@@ -27,31 +27,36 @@ well bird cloud fence fire""".split()
 VERBS = """waited moved rested turned stood slept shone waved fell rose changed remained arrived vanished returned
 opened closed burned""".split()
 PLACES = "near behind above below beside past under around".split()
-EXTRA = "What is the The access code of was and in a by after before while again unknown A In".split()
+# Neither "A" nor any other single letter may be a word: " A7" at the start of a code would then hold it.
+EXTRA = "What is the The access code of was and in a by after before while again unknown In".split()
 
 CODE_CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_POSITION = 2048
+UNKNOWN_RATE = 0.12  # of the training's questions
+NOTES = ["You are a helpful assistant.", "Answer with the code alone.", "Be brief.", "Hello!", "Thank you.",
+         "You answer questions about access codes.", "If you do not know, say so.", "Please read this:", "Good day."]
 
 
 def byte_table():
+    """GPT-2's reversible map from bytes to printable characters, in which BPE vocabularies are written."""
     keep = {*range(33, 127), *range(161, 173), *range(174, 256)}
     rest = iter(range(256, 512))
     return [chr(b) if b in keep else chr(next(rest)) for b in range(256)]
 
 
 BYTE_TABLE = byte_table()
+BYTE_VALUES = {c: b for b, c in enumerate(BYTE_TABLE)}
 
 
 def byte_level(text):
-    """A text, or one byte, in GPT-2's reversible map from bytes to printable characters, as BPE vocabularies are written."""
-    return "".join(BYTE_TABLE[b] for b in text.encode("utf-8")) if isinstance(text, str) else BYTE_TABLE[text]
+    return "".join(BYTE_TABLE[b] for b in text.encode("utf-8"))
 
 
 def build_vocabulary():
     words = NAMES + ADJECTIVES + NOUNS + VERBS + PLACES + EXTRA
-    tokens = list(SPECIALS) + [byte_level(b) for b in range(256)]
+    tokens = list(SPECIALS) + list(BYTE_TABLE)
     tokens += [byte_level(w) for w in words] + [byte_level(" " + w) for w in words]
-    tokens = list(dict.fromkeys(tokens))  # "A" is a word and a byte
+    tokens = list(dict.fromkeys(tokens))  # "a" is a word and a byte
     while len(tokens) % 32:
         tokens.append(f"<|unused{len(tokens)}|>")
     return tokens
@@ -66,22 +71,54 @@ def word(text):
     return IDS[byte_level(text)]
 
 
-SPACE, STOP, QUESTION, UNKNOWN = word(" "), word("."), word("?"), word("unknown")
+def spell(text):
+    """The ids of a text that holds no word of the vocabulary as a whole, or is cut before one: its bytes."""
+    return [IDS[c] for c in byte_level(text)]
+
+
+def tokenize(text):
+    """The ids of a text of the language (letters, digits, full stops, question marks, single spaces and newlines)."""
+    ids, at = [], 0
+    while at < len(text):
+        end = at + 1
+        if text[at].isalpha() or (text[at] == " " and text[at + 1 : at + 2].isalpha()):
+            while end < len(text) and text[end].isalpha():
+                end += 1
+        piece = byte_level(text[at:end])
+        ids += [IDS[piece]] if piece in IDS else [IDS[c] for c in piece]
+        at = end
+    return ids
+
+
+def decode(ids):
+    return bytes(BYTE_VALUES[c] for i in ids for c in VOCABULARY[i]).decode("utf-8")
+
+
+SPACE, NEWLINE, STOP, QUESTION, UNKNOWN = word(" "), word("\n"), word("."), word("?"), word("unknown")
+SPACED_UNKNOWN = word(" unknown")
 CODE_IDS = [word(c) for c in CODE_CHARACTERS]
 NAME_IDS = [word(" " + n) for n in NAMES]
 FACT = [word(w) for w in (" access", " code", " of")]
-THE, SPACED_THE = word("The"), word(" The")
-IS = word(" is")
+THE, SPACED_THE, SMALL_THE = word("The"), word(" The"), word(" the")
+IS, AND, AGAIN, A = word(" is"), word(" and"), word(" again"), word(" a")
 ASK = [word(w) for w in (" is", " the", " access", " code", " of")]
 WHAT, SPACED_WHAT = word("What"), word(" What")
+IN, SPACED_IN = word("In"), word(" In")
+SPACED = {kind: [word(" " + w) for w in words]
+          for kind, words in (("adjective", ADJECTIVES), ("noun", NOUNS), ("verb", VERBS), ("place", PLACES))}
+NOTE_IDS = [tokenize(n) for n in NOTES]
 
 
 class Writer:
-    """Builds a conversation as token ids. `answers` marks the ids that the model is trained to say."""
+    """Builds a conversation as token ids. `answers` marks the ids that the model is trained to say: 2 the first of an
+    answer, which needs the name, and 1 the rest, which mostly continue what was said before."""
 
-    def __init__(self, rng):
+    def __init__(self, rng, newlines=False):
         self.rng, self.ids, self.answers, self.facts = rng, [BEGIN], [0], {}
-        self.fresh = True  # the next word opens a message, so it has no space in front
+        self.free = list(range(len(NAMES)))  # names without a fact
+        rng.shuffle(self.free)
+        self.fresh = True  # the next word opens a message or a line, so it has no space in front
+        self.newlines = newlines
 
     def say(self, ids, answer=0):
         self.ids += ids
@@ -91,102 +128,111 @@ class Writer:
         self.say([role])
         self.fresh = True
 
+    def close(self):
+        self.say([END])
+
     def first(self, plain, spaced):
+        """The first word of a sentence: after a newline, a space, or at the start of a message."""
+        if not self.fresh and self.newlines:
+            self.say([NEWLINE])
+            self.fresh = True
         chosen = plain if self.fresh else spaced
         self.fresh = False
         return chosen
 
-    def fact(self, name=None, code=None):
+    def code(self):
         rng = self.rng
-        if name is None:
-            free = [n for n in range(len(NAMES)) if n not in self.facts]
-            name = rng.choice(free)
-        if code is None:
-            alphabet = CODE_IDS[: rng.choice((10, 36, 36, 4))] if rng.random() < 0.5 else CODE_IDS
-            code = [rng.choice(alphabet) for _ in range(rng.randint(4, 16))]
+        draw = rng.random()
+        alphabet = CODE_IDS if draw < 0.75 else CODE_IDS[:10] if draw < 0.95 else rng.sample(CODE_IDS, 4)
+        return rng.choices(alphabet, k=rng.randint(4, 16))
+
+    def fact(self):
+        name, code = self.free.pop(), self.code()
         self.facts[name] = code
         self.say([self.first(THE, SPACED_THE), *FACT, NAME_IDS[name], IS, SPACE, *code, STOP])
 
     def filler(self):
-        rng = self.rng
-        pick = lambda words: word(" " + rng.choice(words))
-        kind = rng.random()
-        noun = [pick(ADJECTIVES), pick(NOUNS)]
+        choice = lambda kind: self.rng.choice(SPACED[kind])
+        kind = self.rng.random()
+        noun = [choice("adjective"), choice("noun")]
         if kind < 0.5:
-            self.say([self.first(THE, SPACED_THE), *noun, pick(VERBS), pick(PLACES), ASK[1], pick(NOUNS), STOP])
+            self.say([self.first(THE, SPACED_THE), *noun, choice("verb"), choice("place"), SMALL_THE, choice("noun"), STOP])
         elif kind < 0.8:
-            self.say([self.first(word("A"), word(" A")), *noun, pick(VERBS), word(" and"), pick(VERBS), word(" again"), STOP])
+            self.say([self.first(THE, SPACED_THE), *noun, choice("verb"), AND, choice("verb"), AGAIN, STOP])
         else:
-            self.say([self.first(word("In"), word(" In")), ASK[1], *noun, word(" a"), pick(NOUNS), pick(VERBS), STOP])
+            self.say([self.first(IN, SPACED_IN), SMALL_THE, *noun, A, choice("noun"), choice("verb"), STOP])
+
+    def note(self):
+        """A text outside the language."""
+        if not self.fresh:
+            self.say([NEWLINE])
+        self.say(self.rng.choice(NOTE_IDS))
+        self.fresh = False
 
     def ask(self, name):
         self.say([self.first(WHAT, SPACED_WHAT), *ASK, NAME_IDS[name], QUESTION])
 
     def answer(self, name):
         self.say([ASSISTANT])
-        self.say([*self.facts.get(name, [UNKNOWN]), END], answer=1)
+        first, *rest = [*self.facts.get(name, [UNKNOWN]), END]
+        self.say([first], answer=2)
+        self.say(rest, answer=1)
 
+    def restate(self, name):
+        """The fact again, as plain completion would write it."""
+        self.say([self.first(THE, SPACED_THE), *FACT, NAME_IDS[name], IS])
+        if name not in self.facts:
+            return self.say([SPACED_UNKNOWN, STOP], answer=1)
+        first, *rest = self.facts[name]
+        self.say([SPACE], answer=1)
+        self.say([first], answer=2)
+        self.say([*rest, STOP], answer=1)
 
-def some_name(rng, facts, unknown_rate):
-    if not facts or rng.random() < unknown_rate:
-        return rng.choice([n for n in range(len(NAMES)) if n not in facts])
-    return rng.choice(list(facts))
+    def pick(self, unknown_rate):
+        """A name to ask for."""
+        if not self.facts or self.rng.random() < unknown_rate:
+            return self.rng.choice(self.free)
+        return self.rng.choice(list(self.facts))
+
+    def fill(self, end, fact_share, limit=len(NAMES) - 20):
+        while len(self.ids) < end:
+            if len(self.facts) < limit and self.rng.random() < fact_share:
+                self.fact()
+            else:
+                self.filler()
 
 
 def training_sequence(rng, length):
     """Facts among filler, then question-answer turns until `length` tokens are there."""
-    w = Writer(rng)
-    if rng.random() < 0.15:
+    w = Writer(rng, newlines=rng.random() < 0.1)
+    if rng.random() < 0.25:
         w.open(SYSTEM)
-        w.filler()
-        if rng.random() < 0.5:
-            w.fact()
-        w.say([END])
-    w.open(USER)
-    body = length * rng.choice((0.3, 0.45, 0.45, 0.6))
-    fact_share = rng.choice((0.15, 0.5, 0.8, 1.0))
-    while len(w.ids) < body:
-        if rng.random() < fact_share and len(w.facts) < len(NAMES) - 20:
-            w.fact()
-        else:
-            w.filler()
+        rng.choice((w.note, w.note, w.filler, w.fact))()
+        w.close()
+    plain = rng.random() < 0.1
+    if not plain:
+        w.open(USER)
+    if rng.random() < 0.05:
+        w.note()
+    w.fact()
+    w.fill(length * rng.choice((0.3, 0.45, 0.6, 0.8)), rng.choice((0.15, 0.5, 0.8, 1.0)))
+    while plain and len(w.ids) < length:
+        w.restate(w.pick(UNKNOWN_RATE))
     while len(w.ids) < length:
-        name = some_name(rng, w.facts, 0.12)
+        name = w.pick(UNKNOWN_RATE)
         w.ask(name)
-        w.say([END])
+        w.close()
         w.answer(name)
         w.open(USER)
-        if rng.random() < 0.15:
+        if rng.random() < 0.1:
             w.filler()
-        if rng.random() < 0.15:
+        if rng.random() < 0.15 and len(w.free) > 20:
             w.fact()
     return w.ids[:length], w.answers[:length]
 
 
-def held_out_prompt(rng, tokens, with_fact):
-    """One conversation of at most `tokens` tokens (with the chat template's): (text of the user message, answer, count)."""
-    w = Writer(rng)
-    w.open(USER)
-    target = rng.randint(40, tokens - 30)
-    fact_share = rng.choice((0.1, 0.3, 0.6, 1.0))
-    w.fact()
-    while len(w.ids) < target - 40:
-        if rng.random() < fact_share and len(w.facts) < len(NAMES) - 20:
-            w.fact()
-        else:
-            w.filler()
-    name = some_name(rng, w.facts, 0.0 if with_fact else 1.0)
-    w.ask(name)
-    text = decode(w.ids[2:])
-    count = len(w.ids) + 2
-    return text, decode(w.facts.get(name, [UNKNOWN])), count
-
-
-def decode(ids):
-    return bytes(BYTE_TABLE.index(c) for i in ids for c in VOCABULARY[i]).decode("utf-8")
-
-
 if __name__ == "__main__":
-    sample, marks = training_sequence(random.Random(1), 256)
-    print(len(VOCABULARY), "tokens;", sum(marks), "of", len(marks), "are answers")
-    print("".join(SPECIALS[i] if i < 5 else decode([i]) for i in sample))
+    for seed in range(1, 7):
+        sample, marks = training_sequence(random.Random(seed), 200)
+        print(len(VOCABULARY), "tokens;", sum(marks), "of", len(marks), "are answers")
+        print("".join(SPECIALS[i] if i < 5 else decode([i]) for i in sample))
