@@ -74,7 +74,8 @@ void AddSample(std::map<std::string, Family>& families, const std::string& name,
   absl::StrAppend(&family.samples, "cofferdam:", name, "{", labels, "} ", Value(value), "\n");
 }
 
-void AddWorker(std::map<std::string, Family>& families, const WorkerMetrics& worker) {
+// `own` is the text of the gateway's own metrics: a worker's metric of the same name is another family.
+void AddWorker(std::map<std::string, Family>& families, const WorkerMetrics& worker, const std::string& own) {
   const std::string labels = WorkerLabels(worker);
   const auto gauge = [&](const std::string& name, const std::string& help, double value) {
     AddSample(families, name, help, false, labels, value);
@@ -97,7 +98,8 @@ void AddWorker(std::map<std::string, Family>& families, const WorkerMetrics& wor
       good = good && IsName(metric.label_names(i)) && metric.label_names(i) != "role" && metric.label_names(i) != "worker";
       absl::StrAppend(&all, ",", metric.label_names(i), "=\"", Escape(metric.label_values(i)), "\"");
     }
-    if (good) AddSample(families, metric.name(), metric.help(), metric.kind() == v1::Metric::COUNTER, all, metric.value());
+    const bool taken = own.find(absl::StrCat("# TYPE cofferdam:", metric.name(), " ")) != std::string::npos;
+    if (good) AddSample(families, absl::StrCat(taken ? "worker_" : "", metric.name()), metric.help(), metric.kind() == v1::Metric::COUNTER, all, metric.value());
   }
 }
 
@@ -168,7 +170,7 @@ std::string Metrics::Render(const std::vector<WorkerMetrics>& workers) const {
   std::string out;
   RenderOwn(out);
   std::map<std::string, Family> families;
-  for (const WorkerMetrics& worker : workers) AddWorker(families, worker);
+  for (const WorkerMetrics& worker : workers) AddWorker(families, worker, out);
   for (const auto& [name, family] : families) {
     Head(name, family.counter ? "counter" : "gauge", family.help, out);
     out += family.samples;

@@ -26,6 +26,14 @@ TEST(Metrics, AFamilyStandsTogether) {
       << text;
 }
 
+TEST(Metrics, AWorkersMetricOfOurNameIsAnother) {
+  WorkerMetrics worker;
+  worker.info.add_metrics()->set_name("prompt_tokens_total");
+  const std::string text = Metrics().Render({worker});
+  EXPECT_NE(text.find("# TYPE cofferdam:worker_prompt_tokens_total counter\n"), std::string::npos);
+  EXPECT_EQ(text.find("# TYPE cofferdam:prompt_tokens_total"), text.rfind("# TYPE cofferdam:prompt_tokens_total"));
+}
+
 TEST(Metrics, HistogramsAreCumulative) {
   Histogram histogram;
   histogram.Observe(0.01);

@@ -232,6 +232,35 @@ TEST_F(GatewayTest, ADeadProcessIsAnErrorFrame) {
   EXPECT_TRUE(Eventually([this] { return Ask("GET /health HTTP/1.1\r\nHost: t\r\n\r\n").status == 503; }));
 }
 
+TEST_F(GatewayTest, ASilentWorkerIsGivenUp) {
+  const std::vector<TokenId> words = Tokens("once upon a time");
+  options_.poll_timeout = 100ms;
+  FakeWorker& second = AddWorker();
+  const auto play = [&](FakeWorker& on) {
+    on.Play([words, &on](Stage& stage) {
+      stage.Accept();
+      for (size_t i = stage.request().resumed_tokens(); i < words.size(); ++i) {
+        stage.Token(words[i]);
+        // Its connection stays open, and nothing comes any more.
+        if (i == 1 && on.silent) return stage.AwaitCancel(10000ms) ? grpc::Status::CANCELLED : grpc::Status::OK;
+      }
+      return stage.Finish(v1::Finished::STOP);
+    });
+  };
+  play(worker());
+  play(second);
+  Start();
+  second.silent = true;  // the first is the prefill worker too
+  for (int i = 0; i < 2; ++i) {
+    const Response response = Complete({{"prompt", "x"}, {"stream", true}, {"max_tokens", 10}});
+    EXPECT_EQ(TextOf(response.body), " once upon a time");
+    EXPECT_EQ(FinishReasonOf(response.body), "stop");
+  }
+  EXPECT_EQ(second.cancels, 1);
+  EXPECT_EQ(Metric("resumed_total"), 1);
+  EXPECT_EQ(Ask("GET /health HTTP/1.1\r\nHost: t\r\n\r\n").json()["decode_workers"], 1);
+}
+
 TEST_F(GatewayTest, LoadIsSpread) {
   AddWorker();
   Start();

@@ -59,9 +59,8 @@ bool Stage::AwaitCancel(std::chrono::milliseconds longest) const {
 class FakeWorker::DecodeService final : public v1::Decode::Service {
  public:
   explicit DecodeService(FakeWorker* worker) : worker_(worker) {}
-  grpc::Status Info(grpc::ServerContext*, const v1::InfoRequest*, v1::WorkerInfo* info) override {
-    *info = worker_->InfoFor("decode");
-    return grpc::Status::OK;
+  grpc::Status Info(grpc::ServerContext* context, const v1::InfoRequest*, v1::WorkerInfo* info) override {
+    return worker_->Info("decode", context, info);
   }
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateEvent>* writer) override {
@@ -85,9 +84,8 @@ class FakeWorker::DecodeService final : public v1::Decode::Service {
 class FakeWorker::PrefillService final : public v1::Prefill::Service {
  public:
   explicit PrefillService(FakeWorker* worker) : worker_(worker) {}
-  grpc::Status Info(grpc::ServerContext*, const v1::InfoRequest*, v1::WorkerInfo* info) override {
-    *info = worker_->InfoFor("prefill");
-    return grpc::Status::OK;
+  grpc::Status Info(grpc::ServerContext* context, const v1::InfoRequest*, v1::WorkerInfo* info) override {
+    return worker_->Info("prefill", context, info);
   }
 
  private:
@@ -120,6 +118,12 @@ void FakeWorker::Play(Script script) {
 void FakeWorker::ChangeInfo(const std::function<void(v1::WorkerInfo&)>& change) {
   const MutexLock lock(mutex_);
   change(info_);
+}
+
+grpc::Status FakeWorker::Info(const std::string& role, grpc::ServerContext* context, v1::WorkerInfo* info) const {
+  while (silent && !context->IsCancelled()) std::this_thread::sleep_for(5ms);
+  *info = InfoFor(role);
+  return grpc::Status::OK;
 }
 
 v1::WorkerInfo FakeWorker::InfoFor(const std::string& role) const {

@@ -61,6 +61,7 @@ class FakeWorker {
   void Shutdown();
   // The requests that came so far.
   std::vector<v1::GenerateRequest> requests() const;
+  std::atomic<bool> silent{false};  // Info is not answered, as by a stopped process
   std::atomic<int> calls{0};
   std::atomic<int> cancels{0};  // calls whose script saw a cancellation, see Stage::AwaitCancel
 
@@ -68,6 +69,7 @@ class FakeWorker {
   class DecodeService;
   class PrefillService;
   friend class DecodeService;
+  grpc::Status Info(const std::string& role, grpc::ServerContext* context, v1::WorkerInfo* info) const;
   v1::WorkerInfo InfoFor(const std::string& role) const;
 
   mutable Mutex mutex_;
