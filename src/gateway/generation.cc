@@ -98,6 +98,7 @@ std::optional<Generation::Event> Generation::Launch() {
   }
   attempt_ = service_.attempts.Next();
   attempt_accepted_ = false;
+  resumed_from_ = received_.size();
   GenerateCall::Settings settings;
   settings.strand = strand_;
   settings.deadline = service_.options.request_timeout;
@@ -122,7 +123,8 @@ std::optional<Generation::Event> Generation::Handle(const v1::GenerateEvent& eve
 }
 
 std::optional<Generation::Event> Generation::OnAccepted(const v1::Accepted& accepted) {
-  const size_t sent = static_cast<size_t>(request_.tokens_size()) + received_.size();
+  // Tokens of an earlier attempt are not prompt: the number is the client's prompt in every attempt.
+  const auto sent = static_cast<size_t>(request_.tokens_size());
   if (accepted.prompt_tokens() != sent) {
     log::error("request {} attempt {}: {} tokens were sent and {} accepted by {}", request_.request_id(), attempt_.counter(), sent,
                accepted.prompt_tokens(), lease_->address());
@@ -155,10 +157,11 @@ std::optional<Generation::Event> Generation::OnToken(const v1::Token& token) {
 }
 
 std::optional<Generation::Event> Generation::OnFinished(const v1::Finished& finished) {
-  // More generated than arrived: what is missing must not be passed over as a short answer.
-  if (!attempt_accepted_ || finished.generated_tokens() > received_.size() || finished.reason() == v1::Finished::UNKNOWN) {
+  // Another number generated than arrived: what is missing must not be passed over as a short answer.
+  const size_t arrived = received_.size() - resumed_from_;
+  if (!attempt_accepted_ || finished.generated_tokens() != arrived || finished.reason() == v1::Finished::UNKNOWN) {
     log::error("request {} attempt {}: finished after {} tokens, of which {} came", request_.request_id(), attempt_.counter(),
-               finished.generated_tokens(), received_.size());
+               finished.generated_tokens(), arrived);
     return Fail(HttpError(500, "A worker's answer is incomplete.", "incomplete_answer"));
   }
   Event event;
@@ -183,8 +186,7 @@ std::optional<Generation::Event> Generation::FinishedByItself() const {
 }
 
 bool Generation::MayRetry(const grpc::Status& status) {
-  // OK without Finished is a stream cut short, as UNAVAILABLE is. Everything else is an answer.
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !status.ok()) return false;
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
   if (service_.stopping || retries_ >= service_.options.max_retries) return false;
   if (!received_.empty() && !service_.workers.HasOther(failed_on_)) return false;
   if (service_.retries.TryRetry(std::chrono::steady_clock::now())) return true;
@@ -192,7 +194,11 @@ bool Generation::MayRetry(const grpc::Status& status) {
   return false;
 }
 
-std::optional<Generation::Event> Generation::OnFailure(const grpc::Status& status) {
+std::optional<Generation::Event> Generation::OnFailure(grpc::Status status) {
+  // OK without Finished is a stream cut short; and we did not cancel it, so that it was the worker's end.
+  if (status.ok() || status.error_code() == grpc::StatusCode::CANCELLED) {
+    status = grpc::Status(grpc::StatusCode::UNAVAILABLE, absl::StrCat("ended early: ", status.error_message()));
+  }
   if (lease_) failed_on_ = lease_.get();
   const std::string address = lease_ ? lease_->address() : "(none)";
   DropCall();
@@ -200,10 +206,7 @@ std::optional<Generation::Event> Generation::OnFailure(const grpc::Status& statu
   const bool retry = MayRetry(status);
   log::warn("request {} attempt {} at {} failed after {} tokens, code {}{}: {}", request_.request_id(), attempt_.counter(), address,
             received_.size(), static_cast<int>(status.error_code()), retry ? ", to be tried again" : "", status.error_message());
-  if (!retry) {
-    const grpc::Status shown = status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "") : status;
-    return Fail(FromGrpc(shown));
-  }
+  if (!retry) return Fail(FromGrpc(status));
   launch_at_ = std::chrono::steady_clock::now() + kFirstBackOff * (1 << retries_);
   ++retries_;
   ++service_.metrics.retries_total;

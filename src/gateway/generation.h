@@ -56,7 +56,7 @@ class Generation {
   std::optional<Event> OnToken(const v1::Token& token);
   std::optional<Event> OnFinished(const v1::Finished& finished);
   // The stream is over without Finished. None when a retry was scheduled.
-  std::optional<Event> OnFailure(const grpc::Status& status);
+  std::optional<Event> OnFailure(grpc::Status status);
   bool MayRetry(const grpc::Status& status);
   // The worker died between the last token and Finished.
   std::optional<Event> FinishedByItself() const;
@@ -72,6 +72,7 @@ class Generation {
   const Worker* failed_on_ = nullptr;  // compared, never followed
   v1::Attempt attempt_;
   bool attempt_accepted_ = false;
+  size_t resumed_from_ = 0;  // tokens that were there when the attempt began
   bool accepted_ = false;  // by any attempt; the client was told
   bool cancelled_ = false;
   int retries_ = 0;

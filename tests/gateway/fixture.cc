@@ -20,7 +20,7 @@ const std::string kModel = std::string(COFFERDAM_VOCABULARIES) + "/ggml-vocab-ll
 
 bool Stage::Accept() {
   v1::GenerateEvent event;
-  event.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(request_->tokens_size()));
+  event.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(request_->tokens_size()) - request_->resumed_tokens());
   event.mutable_accepted()->set_pages_verified(1);
   *event.mutable_attempt() = request_->attempt();
   return writer_->Write(event);
