@@ -1,0 +1,225 @@
+// The decode server's handoffs: drives the sans-IO machine with gRPC streams and fabric reads.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "worker/decode_worker.h"
+#include "worker/generate_stream.h"
+#include "worker/wire.h"
+
+namespace cofferdam::worker {
+namespace {
+
+constexpr int kMaxHandoffs = 3;    // of one request: the first and two retries
+constexpr int kSilentBeats = 3;    // a peer that misses so many is silent
+constexpr int kStalledBeats = 60;  // a peer that talks and does nothing for so long has failed
+
+}  // namespace
+
+std::shared_ptr<PrefillPeer> DecodeWorker::ChoosePeer() {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    const std::shared_ptr<PrefillPeer>& peer = peers_[next_peer_++ % peers_.size()];
+    if (peer->state().ready) return peer;
+  }
+  return nullptr;
+}
+
+void DecodeWorker::OpenHandoff(Request& request) {
+  request.peer = ChoosePeer();
+  if (request.peer == nullptr) {
+    return Finish(request, WithFacts(absl::UnavailableError("no prefill worker is ready; try again later"),
+                                     {.code = std::string(error_code::kNoWorker), .retry_after_s = 1}));
+  }
+  const std::span<const TokenId> covered(request.spec.tokens.data(), request.spec.tokens.size() - 1);
+  const auto beat = std::chrono::milliseconds(core_->options().heartbeat_ms);
+  request.reader = request.peer->state().reader;
+  request.handoff_attempt = {.boot_id = core_->boot_id(), .counter = next_handoff_++};
+  request.handoff = std::make_unique<handoff::DecodeHandoff>(
+      handoff::DecodeHandoff::Options{.attempt = request.handoff_attempt,
+                                      .layout_id = core_->layout().id(),
+                                      .identities = kv::PageIdentities(request.spec.domain_key, core_->layout(), covered),
+                                      .covered_tokens = covered.size(),
+                                      .page_tokens = core_->layout().page_tokens(),
+                                      .page_bytes = core_->layout().payload_bytes(),
+                                      .silence_limit = beat * kSilentBeats,
+                                      .stall_limit = beat * kStalledBeats},
+      request.peer->window(), Clock::now());
+  request.retry = false;
+  ++request.handoffs;
+  ++counters_.handoffs;
+  transferring_.insert(request.id);
+
+  v1::PrefillRequest open;
+  ToWire(request.handoff_attempt, open.mutable_attempt());
+  open.mutable_open()->set_request_id(request.request_id);
+  open.mutable_open()->set_domain(request.domain);
+  open.mutable_open()->set_layout_id(ToWire(core_->layout().id()));
+  open.mutable_open()->mutable_tokens()->Assign(covered.begin(), covered.end());
+  const RequestId id = request.id;
+  const uint64_t serial = request.handoff_attempt.counter;
+  CountCalls(+1);
+  request.call = PrefillCall::Start(
+      request.peer->stub(), std::move(open),
+      {.on_event = [this, id, serial](v1::PrefillEvent event) { loop_.Post([this, id, serial, event = std::move(event)] { OnPrefillEvent(id, serial, event); }); },
+       .on_ended = [this, id, serial](absl::Status status) { 
+         loop_.Post([this, id, serial, status] { OnPrefillEnded(id, serial, status); });
+         CountCalls(-1);
+       }});
+  heartbeats_.Add(std::weak_ptr<Beating>(request.call));
+}
+
+DecodeWorker::Request* DecodeWorker::FindHandoff(RequestId id, uint64_t serial) {
+  Request* request = Find(id);
+  return request != nullptr && request->handoff != nullptr && request->handoff_attempt.counter == serial ? request : nullptr;
+}
+
+void DecodeWorker::OnPrefillEvent(RequestId id, uint64_t serial, const v1::PrefillEvent& event) {
+  Request* request = FindHandoff(id, serial);
+  if (request == nullptr) {
+    ++counters_.stale_messages;
+    return;
+  }
+  const handoff::AttemptId attempt = FromWire(event.attempt());
+  const Clock::time_point now = Clock::now();
+  const uint64_t stale_before = request->handoff->stale_messages();
+  handoff::DecodeActions actions;
+  if (event.has_admitted()) {
+    request->handoff->OnAdmitted(attempt, now, actions);
+  } else if (event.has_heartbeat()) {
+    request->handoff->OnHeartbeat(attempt, event.heartbeat().steps(), now, actions);
+  } else if (event.has_sealed()) {
+    std::vector<handoff::AnnouncedPage> pages;
+    for (const v1::SealedPage& wire : event.sealed().pages()) {
+      auto page = FromWire(wire);
+      if (!page.ok()) {
+        request->handoff->OnStreamEnded(absl::UnavailableError(absl::StrCat("the prefill worker sent nonsense: ", page.status().message())), actions);
+        break;
+      }
+      pages.push_back(*std::move(page));
+    }
+    request->handoff->OnAnnounced(attempt, pages, now, actions);
+  }
+  counters_.stale_messages += request->handoff->stale_messages() - stale_before;
+  Act(id, std::move(actions));
+}
+
+void DecodeWorker::OnPrefillEnded(RequestId id, uint64_t serial, const absl::Status& status) {
+  Request* request = FindHandoff(id, serial);
+  if (request == nullptr) return;
+  handoff::DecodeActions actions;
+  request->handoff->OnStreamEnded(status, actions);
+  Act(id, std::move(actions));
+}
+
+void DecodeWorker::IssueRead(Request& request, const handoff::IssueRead& read) {
+  const auto view = core_->engine().PageAt(*request.sequence, read.page.ordinal);
+  core_->engine().HoldForTransfer(*request.sequence, read.page.ordinal);
+  ++counters_.reads;
+  const RequestId id = request.id;
+  const uint64_t serial = request.handoff_attempt.counter;
+  // The completion verifies on the fabric's thread, on the bytes that arrived, while the transfer count is held.
+  request.reader->Read({.region = read.page.source.region, .source_offset = read.page.source.offset, .destination = view.payload},
+                       [this, id, serial, read, view](absl::Status status) {
+                         const kv::SealVerdict verdict =
+                             status.ok() ? kv::VerifyArrived(core_->layout(), view.payload, read.page.seal, read.expected_identity, read.expected_tokens)
+                                         : kv::SealVerdict::kWrongChecksum;
+                         loop_.Post([this, id, serial, ordinal = read.page.ordinal, page = view.page, generation = view.generation, status, verdict] {
+                           OnRead(id, serial, ordinal, page, generation, status, verdict);
+                         });
+                       });
+}
+
+void DecodeWorker::OnRead(RequestId id, uint64_t serial, uint32_t ordinal, PageId page, Generation generation, const absl::Status& status,
+                          kv::SealVerdict verdict) {
+  core_->engine().EndTransfer(page, generation);
+  Request* request = FindHandoff(id, serial);
+  CD_CHECK(request != nullptr, "I4: a handoff outlives its own reads");
+  handoff::DecodeActions actions;
+  if (!status.ok()) {
+    ++counters_.reads_failed;
+    request->handoff->OnReadFailed(ordinal, status, actions);
+  } else {
+    counters_.read_bytes += core_->layout().payload_bytes();
+    if (verdict != kv::SealVerdict::kGood) ++counters_.seal_failures;
+    request->handoff->OnReadDone(ordinal, verdict, actions);
+  }
+  Act(id, std::move(actions));
+  OfferWindow();
+}
+
+void DecodeWorker::OfferWindow() {
+  // Oldest first: a request that was refused bytes is asked again before younger ones take them.
+  const std::vector<RequestId> transferring(transferring_.begin(), transferring_.end());
+  for (RequestId id : transferring) {
+    Request* request = Find(id);
+    if (request == nullptr || request->handoff == nullptr) continue;
+    handoff::DecodeActions actions;
+    request->handoff->OnWindowFree(actions);
+    if (!actions.empty()) Act(id, std::move(actions));
+  }
+}
+
+void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
+  for (const handoff::DecodeAction& action : actions) {
+    Request* request = Find(id);
+    if (request == nullptr) return;
+    if (const auto* read = std::get_if<handoff::IssueRead>(&action)) {
+      IssueRead(*request, *read);
+    } else if (const auto* adopt = std::get_if<handoff::Adopt>(&action)) {
+      absl::Status status = core_->engine().Adopt(*request->sequence, adopt->ordinal, adopt->seal);
+      if (!status.ok()) {
+        // The engine has let the sequence go and has quarantined the page.
+        log::error("request {}: {}", request->request_id, std::string(status.message()));
+        by_sequence_.erase(*request->sequence);
+        request->sequence.reset();
+        handoff::DecodeActions then;
+        request->handoff->OnAdoptFailed(status, then);
+        return Act(id, std::move(then));  // what stood behind this action was made for a handoff that works
+      }
+      ++request->pages_verified;
+      request->call->SetCovered(request->handoff->adopted_pages());
+    } else if (std::holds_alternative<handoff::CloseStream>(action)) {
+      request->call->Close();
+    } else if (std::holds_alternative<handoff::ClosePeer>(action)) {
+      log::warn("prefill worker {} is silent or stalled; its connection is closed", request->peer->address());
+      request->reader->Close();
+    } else if (std::holds_alternative<handoff::Complete>(action)) {
+      ++counters_.handoffs_completed;
+      transferring_.erase(id);
+      core_->engine().Run(*request->sequence);
+      Accept(*request);
+    } else if (const auto* fail = std::get_if<handoff::Fail>(&action)) {
+      ++counters_.handoffs_failed;
+      request->retry = fail->retry_elsewhere && request->handoffs < kMaxHandoffs && ChoosePeer() != nullptr;
+      log::info("request {}: handoff failed: {}{}", request->request_id, std::string(fail->status.message()), request->retry ? "; it is tried again" : "");
+      if (!request->retry) Finish(*request, fail->status);
+    } else if (std::holds_alternative<handoff::ReleasePages>(action)) {
+      OnReleased(*request);
+    }
+  }
+}
+
+void DecodeWorker::OnReleased(Request& request) {
+  transferring_.erase(request.id);
+  if (request.sequence.has_value()) {
+    by_sequence_.erase(*request.sequence);
+    core_->engine().Release(*request.sequence);
+    request.sequence.reset();
+  }
+  if (!request.retry) {
+    requests_.erase(request.id);
+    return;
+  }
+  ++counters_.handoff_retries;
+  request.pages_verified = 0;
+  request.handoff.reset();
+  request.call.reset();
+  request.reader.reset();
+  // Ahead of younger requests, but holding nothing meanwhile.
+  queue_.push_front(request.id);
+}
+
+}  // namespace cofferdam::worker

@@ -1,0 +1,279 @@
+#include "worker/decode_worker.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "worker/generate_stream.h"
+#include "worker/grpc_status.h"
+#include "worker/wire.h"
+
+namespace cofferdam::worker {
+namespace {
+
+constexpr auto kPublishEvery = std::chrono::milliseconds(10);
+
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+
+}  // namespace
+
+DecodeWorker::DecodeWorker(std::unique_ptr<WorkerCore> core)
+    : core_(std::move(core)),
+      // The cap leaves room for one more peer than a single hung one takes.
+      all_peers_(core_->options().transfer_window_bytes * std::max<size_t>(1, std::min<size_t>(2, core_->options().prefill_addresses.size()))),
+      loop_(core_->engine(), *this),
+      heartbeats_(std::chrono::milliseconds(core_->options().heartbeat_ms)) {
+  for (const std::string& address : core_->options().prefill_addresses) {
+    peers_.push_back(std::make_shared<PrefillPeer>(address, core_->layout(), core_->options().transfer_window_bytes, &all_peers_));
+  }
+}
+
+std::unique_ptr<DecodeWorker> DecodeWorker::Create(std::unique_ptr<WorkerCore> core) {
+  auto worker = std::unique_ptr<DecodeWorker>(new DecodeWorker(std::move(core)));
+  worker->loop_.Start();
+  return worker;
+}
+
+DecodeWorker::~DecodeWorker() {
+  // Streams and reads end first, while the loop still handles their ends: both name this object.
+  loop_.Post([this] {
+    for (auto& [id, request] : requests_) {
+      if (request.call != nullptr) request.call->Close();
+    }
+  });
+  {
+    MutexLock lock(calls_mutex_);
+    while (live_calls_ > 0) calls_changed_.Wait(calls_mutex_);
+  }
+  for (const std::shared_ptr<PrefillPeer>& peer : peers_) {
+    if (const auto reader = peer->state().reader; reader != nullptr) reader->Close();
+  }
+  loop_.Stop();
+}
+
+void DecodeWorker::CountCalls(int change) {
+  MutexLock lock(calls_mutex_);
+  live_calls_ += change;
+  calls_changed_.NotifyAll();
+}
+
+grpc::ServerUnaryReactor* DecodeWorker::Info(grpc::CallbackServerContext* context, const v1::InfoRequest*, v1::WorkerInfo* info) {
+  *info = core_->Info();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeWorker::Generate(grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
+  auto stream = std::make_shared<GenerateStream>(*this, RequestId(next_request_++));
+  stream->Begin(stream);
+  loop_.Post([this, stream, copy = *request]() mutable { OnNew(std::move(stream), std::move(copy)); });
+  return stream.get();
+}
+
+DecodeWorker::Request* DecodeWorker::Find(RequestId id) {
+  const auto found = requests_.find(id);
+  return found == requests_.end() ? nullptr : &found->second;
+}
+
+bool DecodeWorker::NeedsHandoff(const engine::SequenceSpec& spec) const {
+  if (peers_.empty()) return false;
+  const uint32_t local = core_->options().local_prefill_tokens;
+  // The last token is decode's own in any case.
+  return spec.tokens.size() - 1 >= std::max<uint64_t>(1, local == 0 ? core_->layout().page_tokens() : local);
+}
+
+absl::Status DecodeWorker::Judge(const engine::SequenceSpec& spec) {
+  if (absl::Status status = core_->engine().CheckSpec(spec); !status.ok()) return status;
+  if (queue_.size() >= core_->options().max_queue) {
+    return WithFacts(absl::ResourceExhaustedError("the decode worker's queue is full; try again later"),
+                     {.code = std::string(error_code::kQueueFull), .retry_after_s = 1});
+  }
+  if (!NeedsHandoff(spec)) return absl::OkStatus();
+  uint64_t most_context = 0;
+  for (const std::shared_ptr<PrefillPeer>& peer : peers_) {
+    if (const PrefillPeer::State state = peer->state(); state.ready) most_context = std::max(most_context, state.info.context_tokens());
+  }
+  if (most_context == 0) {
+    return WithFacts(absl::UnavailableError("no prefill worker is ready; try again later"), {.code = std::string(error_code::kNoWorker), .retry_after_s = 1});
+  }
+  // The peer would refuse it: so nothing is reserved here in the first place.
+  if (spec.tokens.size() > most_context || spec.max_output > most_context - spec.tokens.size()) {
+    return ContextLengthExceeded("prefill worker", spec.tokens.size(), spec.max_output, most_context);
+  }
+  return absl::OkStatus();
+}
+
+void DecodeWorker::OnNew(std::shared_ptr<GenerateStream> stream, v1::GenerateRequest wire) {
+  ++counters_.requests;
+  auto spec = FromWire(wire);
+  if (absl::Status status = spec.ok() ? Judge(*spec) : spec.status(); !status.ok()) {
+    ++counters_.rejected;
+    stream->End(ToGrpc(status));
+    return;
+  }
+  spec->domain_key = kv::DomainKey(core_->options().cluster_secret, wire.domain());
+  const RequestId id = stream->id();
+  Request& request = requests_[id];
+  request.id = id;
+  request.stream = std::move(stream);
+  request.attempt = wire.attempt();
+  request.spec = *std::move(spec);
+  request.request_id = wire.request_id();
+  request.domain = wire.domain();
+  request.finish_transfer = wire.finish_transfer_on_disconnect();
+  queue_.push_back(id);
+  StartWaiting();
+}
+
+void DecodeWorker::StartWaiting() {
+  while (!queue_.empty()) {
+    Request* request = Find(queue_.front());
+    if (request == nullptr) {
+      queue_.pop_front();
+      continue;
+    }
+    auto result = core_->engine().Start(request->spec);
+    if (std::holds_alternative<kv::MustWait>(result)) return;
+    queue_.pop_front();
+    if (auto* rejected = std::get_if<kv::Rejected>(&result)) {
+      ++counters_.rejected;
+      Finish(*request, rejected->status);
+      continue;
+    }
+    request->sequence = std::get<engine::Engine::Started>(result).sequence;
+    by_sequence_.emplace(*request->sequence, request->id);
+    Begin(*request);
+  }
+}
+
+void DecodeWorker::Begin(Request& request) {
+  if (NeedsHandoff(request.spec)) return OpenHandoff(request);
+  ++counters_.local_prefills;
+  core_->engine().Run(*request.sequence);
+  Accept(request);
+}
+
+void DecodeWorker::Accept(Request& request) {
+  v1::GenerateEvent event;
+  *event.mutable_attempt() = request.attempt;
+  event.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(request.spec.tokens.size() - request.spec.resumed_tokens));
+  event.mutable_accepted()->set_pages_verified(request.pages_verified);
+  request.stream->Send(std::move(event));
+}
+
+// Ends the client's stream and forgets the request. What it still holds is released here, but for a handoff that
+// waits for its reads: that one keeps the request until ReleasePages.
+void DecodeWorker::Finish(Request& request, const absl::Status& status) {
+  request.stream->End(ToGrpc(status));
+  request.retry = false;
+  if (request.handoff != nullptr && !request.handoff->complete() && !request.handoff->released()) return;
+  if (request.sequence.has_value()) {
+    by_sequence_.erase(*request.sequence);
+    core_->engine().Release(*request.sequence);
+  }
+  transferring_.erase(request.id);
+  requests_.erase(request.id);
+}
+
+void DecodeWorker::OnCancelled(RequestId id) {
+  Request* request = Find(id);
+  if (request == nullptr) return;
+  ++counters_.cancelled;
+  if (request->finish_transfer && request->sequence.has_value() && !request->abandoned) {
+    request->abandoned = true;
+    return;
+  }
+  if (request->handoff != nullptr && request->handoff->running()) {
+    handoff::DecodeActions actions;
+    request->handoff->OnCancel(actions);
+    Act(id, std::move(actions));
+  } else {
+    Finish(*request, absl::CancelledError("the request was cancelled"));
+  }
+}
+
+void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
+  for (const engine::Event& event : events) {
+    const SequenceId sequence = std::visit([](const auto& e) { return e.sequence; }, event);
+    const auto found = by_sequence_.find(sequence);
+    if (found == by_sequence_.end()) continue;
+    Request& request = requests_.at(found->second);
+    v1::GenerateEvent wire;
+    *wire.mutable_attempt() = request.attempt;
+    std::visit(Overloaded{
+                   [&](const engine::TokenEvent& token) {
+                     wire.mutable_token()->set_index(token.index);
+                     wire.mutable_token()->set_token(token.token);
+                     wire.mutable_token()->set_logprob(token.logprob);
+                     request.stream->Send(std::move(wire));
+                     if (request.abandoned) Finish(request, absl::CancelledError("the client is gone"));
+                   },
+                   [&](const engine::FinishedEvent& finished) {
+                     wire.mutable_finished()->set_reason(finished.reason == engine::FinishReason::kStop ? v1::Finished::STOP : v1::Finished::LENGTH);
+                     wire.mutable_finished()->set_generated_tokens(finished.generated);
+                     request.stream->Send(std::move(wire));
+                     Finish(request, absl::OkStatus());
+                   },
+                   [&](const engine::FailedEvent& failed) {
+                     log::error("request {}: {}", request.request_id, std::string(failed.status.message()));
+                     Finish(request, failed.status);
+                   },
+                   [](const engine::SealedEvent&) {},
+               },
+               event);
+  }
+}
+
+void DecodeWorker::OnTurn(Clock::time_point now) {
+  StartWaiting();
+  const std::vector<RequestId> transferring(transferring_.begin(), transferring_.end());
+  for (RequestId id : transferring) {
+    Request* request = Find(id);
+    if (request == nullptr || request->handoff == nullptr) continue;
+    handoff::DecodeActions actions;
+    request->handoff->OnTick(now, actions);
+    Act(id, std::move(actions));
+  }
+  if (now - published_ < kPublishEvery && core_->engine().HasWork()) return;
+  published_ = now;
+  Publish();
+}
+
+void DecodeWorker::Publish() {
+  using v1::Metric;
+  std::vector<Metric> metrics;
+  auto counter = [&](const char* name, uint64_t value, const char* help) { metrics.push_back(MakeMetric(name, Metric::COUNTER, static_cast<double>(value), help)); };
+  counter("requests_total", counters_.requests, "Requests received");
+  counter("requests_refused_total", counters_.rejected, "Requests refused by admission");
+  counter("requests_cancelled_total", counters_.cancelled, "Requests cancelled by their client");
+  counter("local_prefills_total", counters_.local_prefills, "Prompts computed by decode itself");
+  counter("handoffs_total", counters_.handoffs, "Handoffs opened");
+  counter("handoffs_completed_total", counters_.handoffs_completed, "Handoffs that covered their prompt");
+  counter("handoffs_failed_total", counters_.handoffs_failed, "Handoffs that failed or were cancelled");
+  counter("handoff_retries_total", counters_.handoff_retries, "Handoffs opened again after a failure");
+  counter("transfer_reads_total", counters_.reads, "Pages read from peers");
+  counter("transfer_read_failures_total", counters_.reads_failed, "Reads that failed");
+  counter("transfer_read_bytes_total", counters_.read_bytes, "Bytes read from peers");
+  counter("seal_failures_total", counters_.seal_failures, "Pages that arrived with a bad seal");
+  counter("stale_messages_total", counters_.stale_messages, "Messages of another attempt, dropped");
+  size_t in_flight = 0, most = 0;
+  for (const std::shared_ptr<PrefillPeer>& peer : peers_) {
+    in_flight += peer->window().in_flight_bytes();
+    most = std::max(most, peer->window().most_bytes());
+  }
+  metrics.push_back(MakeMetric("transfer_in_flight_bytes", Metric::GAUGE, static_cast<double>(in_flight), "Bytes of reads in flight"));
+  metrics.push_back(MakeMetric("transfer_in_flight_bytes_max", Metric::GAUGE, static_cast<double>(most), "Most bytes of reads ever in flight, of any peer"));
+  metrics.push_back(MakeMetric("transfer_window_bytes", Metric::GAUGE, static_cast<double>(core_->options().transfer_window_bytes), "The limit of bytes in flight, per peer"));
+  core_->Publish(static_cast<uint32_t>(queue_.size()), std::move(metrics));
+}
+
+}  // namespace cofferdam::worker

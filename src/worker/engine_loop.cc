@@ -1,0 +1,50 @@
+#include "worker/engine_loop.h"
+
+#include <utility>
+
+namespace cofferdam::worker {
+namespace {
+
+// The longest that clocks and queues wait while nothing happens.
+constexpr auto kIdleTurn = std::chrono::milliseconds(50);
+
+}  // namespace
+
+void EngineLoop::Start() { thread_ = std::thread([this] { Main(); }); }
+
+void EngineLoop::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void EngineLoop::Post(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.NotifyOne();
+}
+
+std::deque<std::function<void()>> EngineLoop::Take(bool wait) {
+  MutexLock lock(mutex_);
+  if (wait && tasks_.empty() && !stopping_) changed_.WaitFor(mutex_, kIdleTurn);
+  return std::exchange(tasks_, {});
+}
+
+void EngineLoop::Main() {
+  std::vector<engine::Event> events;
+  while (true) {
+    for (std::function<void()>& task : Take(!engine_.HasWork())) task();
+    client_.OnTurn(Clock::now());
+    engine_.Reclaim();
+    events.clear();
+    engine_.Step(events);
+    if (!events.empty()) client_.OnEvents(events);
+    MutexLock lock(mutex_);
+    if (stopping_ && tasks_.empty()) return;
+  }
+}
+
+}  // namespace cofferdam::worker

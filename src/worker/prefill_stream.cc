@@ -1,0 +1,47 @@
+#include "worker/prefill_stream.h"
+
+#include <utility>
+
+namespace cofferdam::worker {
+
+void PrefillStream::Begin(std::shared_ptr<PrefillStream> self) {
+  self_ = std::move(self);
+  StartRead(&incoming_);
+}
+
+void PrefillStream::OnReadDone(bool ok) {
+  if (!ok) {
+    // Decode closed its half or is gone: either ends the relation.
+    worker_.loop().Post([&worker = worker_, id = id_] { worker.OnClosed(id); });
+    End(grpc::Status::CANCELLED);
+    return;
+  }
+  if (!opened_) {
+    opened_ = true;
+    attempt_ = incoming_.attempt();
+    worker_.loop().Post([&worker = worker_, self = self_, request = std::move(incoming_)]() mutable { worker.OnOpen(std::move(self), std::move(request)); });
+  } else {
+    worker_.loop().Post([&worker = worker_, id = id_, covered = incoming_.covered_pages()] { worker.OnPeerHeartbeat(id, covered); });
+  }
+  incoming_.Clear();
+  StartRead(&incoming_);
+}
+
+void PrefillStream::OnCancel() {
+  worker_.loop().Post([&worker = worker_, id = id_] { worker.OnClosed(id); });
+  End(grpc::Status::CANCELLED);
+}
+
+void PrefillStream::OnDone() {
+  worker_.loop().Post([&worker = worker_, id = id_] { worker.OnClosed(id); });
+  self_.reset();
+}
+
+void PrefillStream::Beat() {
+  v1::PrefillEvent event;
+  *event.mutable_attempt() = attempt_;
+  event.mutable_heartbeat()->set_steps(worker_.steps());
+  Send(std::move(event));
+}
+
+}  // namespace cofferdam::worker

@@ -1,0 +1,81 @@
+#include "worker/wire.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace cofferdam::worker {
+namespace {
+
+constexpr int kMaxStopTokens = 1024, kMaxBiases = 1024;
+constexpr size_t kMaxIdBytes = 256;
+
+bool TakeDigest(const std::string& bytes, kv::Digest128& digest) {
+  if (bytes.size() != digest.size()) return false;
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(digest.data()));
+  return true;
+}
+
+}  // namespace
+
+void ToWire(const handoff::AttemptId& attempt, v1::Attempt* wire) {
+  wire->set_boot_id(attempt.boot_id);
+  wire->set_counter(attempt.counter);
+}
+
+handoff::AttemptId FromWire(const v1::Attempt& wire) { return {.boot_id = wire.boot_id(), .counter = wire.counter()}; }
+
+std::string ToWire(const kv::Digest128& digest) { return {digest.begin(), digest.end()}; }
+
+void ToWire(const handoff::AnnouncedPage& page, v1::SealedPage* wire) {
+  wire->set_ordinal(page.ordinal);
+  wire->set_region(page.source.region);
+  wire->set_offset(page.source.offset);
+  wire->set_generation(page.source.generation);
+  wire->mutable_seal()->set_identity(ToWire(page.seal.identity));
+  wire->mutable_seal()->set_tokens(page.seal.tokens);
+  wire->mutable_seal()->set_layout_id(ToWire(page.seal.layout_id));
+  wire->mutable_seal()->set_checksum(page.seal.checksum);
+}
+
+absl::StatusOr<handoff::AnnouncedPage> FromWire(const v1::SealedPage& wire) {
+  handoff::AnnouncedPage page;
+  page.ordinal = wire.ordinal();
+  page.source = {.region = wire.region(), .offset = wire.offset(), .generation = wire.generation()};
+  page.seal.tokens = wire.seal().tokens();
+  page.seal.checksum = wire.seal().checksum();
+  if (!TakeDigest(wire.seal().identity(), page.seal.identity) || !TakeDigest(wire.seal().layout_id(), page.seal.layout_id)) {
+    return absl::InvalidArgumentError("a seal's identity and layout id have 16 bytes each");
+  }
+  return page;
+}
+
+absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire) {
+  const v1::Sampling& sampling = wire.sampling();
+  if (sampling.bias_tokens_size() != sampling.bias_values_size() || sampling.bias_tokens_size() > kMaxBiases) {
+    return absl::InvalidArgumentError(absl::StrCat("logit_bias must pair at most ", kMaxBiases, " tokens with values"));
+  }
+  if (wire.stop_tokens_size() > kMaxStopTokens) return absl::InvalidArgumentError(absl::StrCat("at most ", kMaxStopTokens, " stop tokens are allowed"));
+  if (wire.request_id().size() > kMaxIdBytes || wire.domain().size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("request id and domain have at most ", kMaxIdBytes, " bytes"));
+  }
+  engine::SequenceSpec spec;
+  spec.tokens.assign(wire.tokens().begin(), wire.tokens().end());
+  spec.resumed_tokens = wire.resumed_tokens();
+  spec.max_output = wire.max_tokens();
+  spec.stop_tokens.assign(wire.stop_tokens().begin(), wire.stop_tokens().end());
+  spec.sampling = model::SamplingParams{.temperature = sampling.temperature(),
+                                        .top_p = sampling.top_p(),
+                                        .min_p = sampling.min_p(),
+                                        .repetition_penalty = sampling.repetition_penalty(),
+                                        .presence_penalty = sampling.presence_penalty(),
+                                        .frequency_penalty = sampling.frequency_penalty(),
+                                        .top_k = sampling.top_k(),
+                                        .seed = sampling.seed(),
+                                        .logit_bias = {}};
+  for (int i = 0; i < sampling.bias_tokens_size(); ++i) spec.sampling->logit_bias.emplace_back(sampling.bias_tokens(i), sampling.bias_values(i));
+  return spec;
+}
+
+}  // namespace cofferdam::worker

@@ -1,0 +1,30 @@
+// Between the messages of proto/ and the values of the machines. Everything that a peer sends is checked for its form here.
+#ifndef COFFERDAM_WORKER_WIRE_H_
+#define COFFERDAM_WORKER_WIRE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cofferdam.pb.h"
+#include "engine/engine.h"
+#include "handoff/types.h"
+#include "kv/seal.h"
+
+namespace cofferdam::worker {
+
+void ToWire(const handoff::AttemptId& attempt, v1::Attempt* wire);
+handoff::AttemptId FromWire(const v1::Attempt& wire);
+
+void ToWire(const handoff::AnnouncedPage& page, v1::SealedPage* wire);
+// InvalidArgument when a digest has not 16 bytes.
+absl::StatusOr<handoff::AnnouncedPage> FromWire(const v1::SealedPage& wire);
+
+std::string ToWire(const kv::Digest128& digest);
+
+// The spec of a decode request; `domain_key` is left to the caller. InvalidArgument for lists whose lengths do not match
+// or that are too long. Whether the values can be served is the engine's to judge.
+absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire);
+
+}  // namespace cofferdam::worker
+
+#endif  // COFFERDAM_WORKER_WIRE_H_

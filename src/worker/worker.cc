@@ -1,0 +1,181 @@
+#include "worker/worker.h"
+
+#include <sodium.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "text/model_hash.h"
+
+namespace cofferdam::worker {
+namespace {
+
+// Of the memory that is available after the weights, the part that a pool takes when nothing else was asked for, and
+// the number of full contexts beyond which more is not taken. `up` runs two workers on one machine.
+constexpr double kMemoryShare = 0.3;
+constexpr uint64_t kContexts = 8;
+
+uint64_t AvailableBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string name, unit;
+  uint64_t kib = 0;
+  while (meminfo >> name >> kib >> unit) {
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return 0;
+}
+
+uint64_t RandomId() {
+  uint64_t id = 0;
+  while (id == 0) randombytes_buf(&id, sizeof id);
+  return id;
+}
+
+}  // namespace
+
+v1::Metric MakeMetric(std::string name, v1::Metric::Kind kind, double value, std::string help,
+                      std::vector<std::pair<std::string, std::string>> labels) {
+  v1::Metric metric;
+  metric.set_name(std::move(name));
+  metric.set_kind(kind);
+  metric.set_value(value);
+  metric.set_help(std::move(help));
+  for (auto& [key, text] : labels) {
+    metric.add_label_names(std::move(key));
+    metric.add_label_values(std::move(text));
+  }
+  return metric;
+}
+
+absl::Status WorkerCore::SizePool() {
+  const uint64_t model_context = model_->info().context_length;
+  context_tokens_ = options_.context_length == 0 ? model_context : options_.context_length;
+  if (context_tokens_ > model_context) {
+    return absl::FailedPreconditionError(absl::StrCat("--context-length ", context_tokens_, " is more than the model was made for (",
+                                                      model_context, " tokens)"));
+  }
+  uint64_t tokens = options_.kv_tokens;
+  if (tokens == 0) {
+    const auto share = static_cast<uint64_t>(kMemoryShare * static_cast<double>(AvailableBytes()));
+    tokens = std::min<uint64_t>(share / layout().page_bytes() * layout().page_tokens(), kContexts * context_tokens_);
+  }
+  pages_ = std::min<uint64_t>(tokens / layout().page_tokens(), std::numeric_limits<uint32_t>::max());
+  if (pages_ == 0) {
+    return absl::FailedPreconditionError(absl::StrCat("the KV pool would hold ", tokens, " tokens, less than one page of ",
+                                                      layout().page_tokens(), "; raise --kv-tokens or free memory"));
+  }
+  const uint64_t held = pages_ * layout().page_tokens();
+  if (held >= context_tokens_) return absl::OkStatus();
+  if (!options_.shrink_context) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the KV pool holds ", held, " tokens, but the context length is ", context_tokens_, ": ", context_tokens_ - held,
+        " too few. Raise --kv-tokens, lower --context-length, or allow --shrink-context to serve ", held, " tokens"));
+  }
+  log::warn("the context shrinks from {} to {} tokens, which is what the KV pool holds", context_tokens_, held);
+  context_tokens_ = held;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptions& options) {
+  if (sodium_init() < 0) return absl::InternalError("libsodium could not be initialised");
+  auto core = std::unique_ptr<WorkerCore>(new WorkerCore);
+  core->options_ = options;
+  core->boot_id_ = RandomId();
+  auto hash = text::ModelHash(options.model_path);
+  if (!hash.ok()) return hash.status();
+  core->model_hash_ = *hash;
+  auto model = model::Model::Load({.path = options.model_path, .model_hash = *hash, .page_tokens = options.page_tokens, .repack = options.repack});
+  if (!model.ok()) return model.status();
+  core->model_ = *std::move(model);
+  if (absl::Status status = core->SizePool(); !status.ok()) return status;
+
+  const size_t bytes = core->pages_ * core->layout().page_bytes();
+  // Only a prefill worker's pool is read by others.
+  auto region = options.role == "prefill" ? fabric::SharedRegion::CreateShared(bytes) : fabric::SharedRegion::CreatePrivate(bytes);
+  if (!region.ok()) return region.status();
+  core->region_ = *std::move(region);
+  core->pool_ = std::make_unique<kv::Pool>(core->layout(), core->region_->bytes(), core->boot_id_,
+                                           options.lifo_pages ? kv::ReuseOrder::kLifo : kv::ReuseOrder::kFifo);
+  auto executor = model::Executor::Create(core->model_, {.threads = options.threads, .cpus = options.cpus, .max_rows = options.chunk_tokens});
+  if (!executor.ok()) return executor.status();
+  core->executor_ = *std::move(executor);
+  if (options.self_test) {
+    if (absl::Status status = core->executor_->SelfTest(); !status.ok()) return status;
+  }
+  core->engine_ = std::make_unique<engine::Engine>(
+      engine::EngineOptions{.role = absl::StrCat(options.role, " worker"), .context_tokens = core->context_tokens_,
+                            .chunk_tokens = options.chunk_tokens, .max_sequences = options.max_sequences},
+      *core->executor_, *core->pool_);
+  core->LogWhatWasMeasured();
+  core->Publish(0, {});
+  return core;
+}
+
+void WorkerCore::LogWhatWasMeasured() const {
+  const model::ModelInfo& info = model_->info();
+  log::info("model {}: {}, {} layers, {} MiB of weights mapped, {} MiB repacked in private memory", options_.model_path, info.architecture,
+            info.layers, info.weight_bytes >> 20, info.repacked_bytes >> 20);
+  log::info("KV pool: {} tokens in {} pages of {} tokens ({} MiB); context {} tokens", pages_ * layout().page_tokens(), pages_,
+            layout().page_tokens(), (pages_ * layout().page_bytes()) >> 20, context_tokens_);
+  log::info("layout {}: {}", kv::Hex(layout().id()), layout().Describe());
+  log::info("checks: tags before and after every step, seals on every arriving page, zeroing at reuse{}",
+            options_.self_test ? ", non-interference self-test passed" : " (self-test was switched off)");
+}
+
+void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics) {
+  using v1::Metric;
+  const kv::PoolCounts& counts = pool_->counts();
+  const engine::EngineCounters& done = engine_->counters();
+  v1::WorkerInfo info;
+  info.set_role(options_.role);
+  info.set_version(COFFERDAM_VERSION);
+  info.set_boot_id(boot_id_);
+  info.mutable_layout()->set_layout_id(layout().id().data(), layout().id().size());
+  info.mutable_layout()->set_description(layout().Describe());
+  info.set_kv_tokens(counts.usable() * layout().page_tokens());
+  info.set_context_tokens(engine_->context_tokens());
+  info.set_page_tokens(layout().page_tokens());
+  for (const char* check : {"tags", "seals", "zeroing"}) info.add_checks(check);
+  if (options_.self_test) info.add_checks("non_interference");
+  // Lost pages may make the context shorter than what was promised at start: then this worker is not ready.
+  info.set_ready(engine_->context_tokens() >= context_tokens_);
+  if (!info.ready()) info.set_not_ready_reason("quarantined pages leave less than the context");
+  info.set_steps(done.steps);
+  info.set_running(static_cast<uint32_t>(engine_->sequences()));
+  info.set_waiting(waiting);
+  info.set_fabric_address(options_.fabric_address);
+  info.set_model_hash(model_hash_);
+  auto add = [&](const char* name, Metric::Kind kind, uint64_t value, const char* help) {
+    *info.add_metrics() = MakeMetric(name, kind, static_cast<double>(value), help);
+  };
+  for (size_t i = 0; i < kv::kPageStates; ++i) {
+    *info.add_metrics() = MakeMetric("kv_pages", Metric::GAUGE, static_cast<double>(counts.by_state[i]), "KV pages by state",
+                                     {{"state", std::string(kv::ToString(static_cast<kv::PageState>(i)))}});
+  }
+  add("kv_pages_total", Metric::GAUGE, counts.total, "KV pages of the pool");
+  add("kv_page_reservations_total", Metric::COUNTER, counts.reserved_total, "KV pages ever reserved");
+  add("kv_page_retirements_total", Metric::COUNTER, counts.retired_total, "KV pages ever retired");
+  add("kv_zeroed_bytes_total", Metric::COUNTER, counts.zeroed_bytes, "Bytes zeroed before reuse");
+  add("engine_steps_total", Metric::COUNTER, done.steps, "Steps of the engine");
+  add("engine_rows_total", Metric::COUNTER, done.rows, "Rows computed");
+  add("prompt_tokens_total", Metric::COUNTER, done.prefill_tokens, "Prompt tokens computed");
+  add("generation_tokens_total", Metric::COUNTER, done.generated_tokens, "Tokens generated");
+  add("tag_checks_total", Metric::COUNTER, done.tag_checks, "Page tags compared");
+  add("tag_check_failures_total", Metric::COUNTER, done.tag_failures, "Page tags that were wrong");
+  add("kv_pages_adopted_total", Metric::COUNTER, done.pages_adopted, "Pages adopted from a peer");
+  add("kv_pages_sealed_total", Metric::COUNTER, done.pages_sealed, "Pages sealed");
+  for (Metric& metric : role_metrics) *info.add_metrics() = std::move(metric);
+  MutexLock lock(mutex_);
+  info_ = std::move(info);
+}
+
+v1::WorkerInfo WorkerCore::Info() const {
+  MutexLock lock(mutex_);
+  return info_;
+}
+
+}  // namespace cofferdam::worker
