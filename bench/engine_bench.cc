@@ -30,6 +30,8 @@ struct Options {
   std::string only = "";
 };
 
+uint32_t ContextTokens(const Options& o) { return std::max(o.prompt, o.context + o.decoded * (static_cast<uint32_t>(o.rounds) + 1)) + 64; }
+
 // Wall time; or, with one thread, the processor time of the process, which a busy machine does not stretch (nothing else
 // runs in the process meanwhile, since the resting side's pool is paused or has no threads).
 double Seconds(bool processor_time) {
@@ -46,7 +48,7 @@ class Rival {
     model_ = llama_model_load_from_file(options.model.c_str(), llama_model_default_params());
     CD_CHECK(model_ != nullptr, "libllama loads the model");
     llama_context_params params = llama_context_default_params();
-    params.n_ctx = options.prompt + options.decoded + 64;
+    params.n_ctx = ContextTokens(options);
     params.n_batch = params.n_ubatch = options.chunk;
     params.n_threads = params.n_threads_batch = options.threads;
     params.flash_attn_type = options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
@@ -94,7 +96,7 @@ class Rival {
 class Own {
  public:
   explicit Own(const Options& options)
-      : options_(options), ours_(options.model, {.threads = options.threads, .max_rows = options.chunk}, 1, options.prompt + options.decoded + 64) {}
+      : options_(options), ours_(options.model, {.threads = options.threads, .max_rows = options.chunk}, 1, ContextTokens(options)) {}
   void Prefill(const Tokens& tokens) {
     ours_.Reset();
     for (size_t from = 0; from < tokens.size(); from += options_.chunk) {
@@ -150,13 +152,11 @@ int Main(const Options& o) {
     action();
     return Seconds(processor_time) - start;
   };
-  auto interleave = [&](const char* what, double tokens, auto&& before, auto&& action) {
+  auto interleave = [&](const char* what, double tokens, auto&& action) {
     std::vector<double> ours, theirs;
     for (int round = -1; round < o.rounds; ++round) {  // the first is a warm-up
-      before(own);
       const double a = timed([&] { action(own); });
       rival.Wake();
-      before(rival);
       const double b = timed([&] { action(rival); });
       rival.Sleep();
       if (round < 0) continue;
@@ -166,10 +166,15 @@ int Main(const Options& o) {
     Report(what, tokens, ours, theirs);
   };
   if (o.only != "prefill") {
-    interleave("decode, one stream", o.decoded, [&](auto& engine) { engine.Prefill(context); }, [&](auto& engine) { engine.Decode(o.decoded); });
+    // The context grows by what each round decodes, on both sides alike.
+    own.Prefill(context);
+    rival.Wake();
+    rival.Prefill(context);
+    rival.Sleep();
+    interleave("decode, one stream", o.decoded, [&](auto& engine) { engine.Decode(o.decoded); });
   }
   if (o.only != "decode") {
-    interleave("prefill", o.prompt, [](auto&) {}, [&](auto& engine) { engine.Prefill(prompt); });
+    interleave("prefill", o.prompt, [&](auto& engine) { engine.Prefill(prompt); });
   }
   return 0;
 }

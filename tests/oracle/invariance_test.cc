@@ -50,7 +50,7 @@ class NonInterference : public testing::TestWithParam<Case> {
 };
 
 TEST_P(NonInterference, SelfTestPasses) {
-  Ours ours(path_, {.repack = GetParam().repack, .threads = 2}, 1, 64);
+  Ours ours(path_, {.repack = GetParam().repack}, 1, 64);
   const auto status = ours.executor().SelfTest();
   EXPECT_TRUE(status.ok()) << status;
 }
