@@ -46,6 +46,11 @@ class Client : public std::enable_shared_from_this<Client> {
   // are kept for the next request, up to the buffer's limit.
   void StartWatch(std::function<void()> on_gone);
   boost::asio::awaitable<void> StopWatch();
+  // For whoever started the watch and dies before its regular end: `on_gone` is not called any more.
+  void ForgetWatch() {
+    watching_ = false;
+    on_gone_ = nullptr;
+  }
   bool gone() const { return gone_; }
 
   // Aborts everything that is pending. Idempotent.

@@ -27,6 +27,9 @@ inline constexpr int kClientGone = 499;  // for logs and metrics: nobody was the
 class Completion {
  public:
   Completion(Service& service, Client& client, Framing framing, std::string domain, bool chat);
+  ~Completion() { client_.ForgetWatch(); }
+  Completion(const Completion&) = delete;
+  Completion& operator=(const Completion&) = delete;
 
   struct Outcome {
     int status = 500;         // what the client got, or kClientGone

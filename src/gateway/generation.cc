@@ -67,6 +67,7 @@ std::optional<Generation::Event> Generation::TryNext() {
   }
   while (call_ != nullptr) {
     if (const std::optional<v1::GenerateEvent> incoming = call_->Pop()) {
+      lease_->Heard();
       if (std::optional<Event> event = Handle(*incoming)) return event;
     } else if (call_->ended()) {
       return OnFailure(call_->status());

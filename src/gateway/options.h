@@ -42,6 +42,9 @@ struct GatewayOptions {
   std::chrono::milliseconds drain_timeout{5'000};        // for running requests after Stop
   std::chrono::milliseconds poll_interval{500};          // of every worker's Info
   std::chrono::milliseconds poll_timeout{2'000};
+  // A worker of which nothing at all was heard for so long, neither Info nor an event of a stream, is given up, and its
+  // streams with it. Long enough that a busy worker whose Info is late is not taken for a dead one.
+  std::chrono::milliseconds silence_timeout{10'000};
 };
 
 // Errors: INVALID_ARGUMENT, naming the option.

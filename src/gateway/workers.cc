@@ -15,7 +15,6 @@ namespace {
 constexpr int kMaxMessageBytes = 64 << 20;  // a million tokens are at most 5 MiB
 constexpr int kStreamWindowBytes = 64 << 10;
 constexpr int kFailuresUntilUnroutable = 2;
-constexpr int kFailuresUntilSilent = 4;
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
@@ -49,7 +48,8 @@ grpc::Status Worker::AskInfo(grpc::ClientContext& context, v1::WorkerInfo* info)
 }
 
 Workers::Workers(const GatewayOptions& options, std::string model_hash)
-    : model_hash_(std::move(model_hash)), interval_(options.poll_interval), timeout_(options.poll_timeout) {
+    : model_hash_(std::move(model_hash)), interval_(options.poll_interval), timeout_(options.poll_timeout),
+      silence_(options.silence_timeout) {
   const MutexLock lock(mutex_);
   for (const std::string& address : options.decode_addresses) {
     slots_.emplace_back().worker = std::make_shared<Worker>(Worker::Role::kDecode, address);
@@ -110,13 +110,17 @@ bool Workers::PollOnce(size_t index) {
   Slot& slot = slots_[index];
   // Whose own clock shows a stall must not judge others by it.
   if (!status.ok() && took > 2 * timeout_) return true;
+  // Nor is a worker gone whose Info is late while its streams bring events.
+  const bool busy = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && worker->heard() > started;
+  if (busy) return true;
+  if (status.ok()) worker->Heard();
   slot.up = status.ok();
   slot.failures = status.ok() ? 0 : slot.failures + 1;
   if (status.ok()) {
     slot.info = std::move(info);
     slot.known = true;
   }
-  worker->set_silent(slot.failures >= kFailuresUntilSilent);
+  worker->set_silent(!status.ok() && std::chrono::steady_clock::now() - worker->heard() > silence_);
   Judge();
   return true;
 }

@@ -5,6 +5,7 @@
 #include <cofferdam.grpc.pb.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,9 +32,12 @@ class Worker {
   // Asks for Info once, and blocks for at most `timeout`.
   grpc::Status AskInfo(grpc::ClientContext& context, v1::WorkerInfo* info) const;
 
-  // It has not answered for so long that streams from it are given up.
+  // It has not been heard of for so long that streams from it are given up.
   bool silent() const { return silent_; }
   void set_silent(bool silent) { silent_ = silent; }
+  // A sign of life: an answer to Info, or an event of any stream.
+  void Heard() { heard_ = std::chrono::steady_clock::now(); }
+  std::chrono::steady_clock::time_point heard() const { return heard_; }
   uint64_t running() const { return running_; }
 
  private:
@@ -43,6 +47,7 @@ class Worker {
   std::unique_ptr<v1::Decode::Stub> decode_;
   std::unique_ptr<v1::Prefill::Stub> prefill_;
   std::atomic<bool> silent_{false};
+  std::atomic<std::chrono::steady_clock::time_point> heard_{std::chrono::steady_clock::now()};
   std::atomic<uint64_t> running_{0};
 };
 
@@ -117,6 +122,7 @@ class Workers {
   const std::string model_hash_;
   const std::chrono::milliseconds interval_;
   const std::chrono::milliseconds timeout_;
+  const std::chrono::milliseconds silence_;
   mutable Mutex mutex_;
   CondVar stopped_;
   bool stop_ CD_GUARDED_BY(mutex_) = false;

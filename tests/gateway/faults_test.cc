@@ -235,6 +235,7 @@ TEST_F(GatewayTest, ADeadProcessIsAnErrorFrame) {
 TEST_F(GatewayTest, ASilentWorkerIsGivenUp) {
   const std::vector<TokenId> words = Tokens("once upon a time");
   options_.poll_timeout = 100ms;
+  options_.silence_timeout = 400ms;
   FakeWorker& second = AddWorker();
   const auto play = [&](FakeWorker& on) {
     on.Play([words, &on](Stage& stage) {
