@@ -1,0 +1,151 @@
+// cofferdam up | gateway | prefill | decode
+#include <fcntl.h>
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+#include <sodium.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "base/log.h"
+#include "cli/options.h"
+#include "cli/supervisor.h"
+#include "cli/up.h"
+#include "gateway/gateway.h"
+#include "worker/decode_worker.h"
+#include "worker/grpc_limits.h"
+#include "worker/prefill_worker.h"
+
+namespace cofferdam::cli {
+namespace {
+
+constexpr auto kStopGrace = std::chrono::seconds(3);  // for streams that are open at shutdown
+
+int Refuse(const absl::Status& status) {
+  log::error("{}", std::string(status.message()));
+  // What may be better in a moment (a port, memory) is worth another try; the rest is not.
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ? 1 : kExitRefused;
+}
+
+// The memory of this process holds people's text: no core dump, no debugger of another process of this user.
+void Harden() {
+  prctl(PR_SET_DUMPABLE, 0);
+  const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+}
+
+// Blocks the stop signals in this thread, and so in all that it starts; one thread waits for them.
+sigset_t BlockStopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+int Serve(grpc::Service& service, const std::string& address, const sigset_t& signals) {
+  if (address.starts_with("unix:")) unlink(address.substr(5).c_str());
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  builder.SetMaxReceiveMessageSize(worker::kMaxMessageBytes);
+  // Without it a second server could bind the same port and take half of the streams.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  const mode_t old = umask(0077);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  umask(old);
+  if (server == nullptr) {
+    log::error("{} cannot be listened on: is another process using it?", address);
+    return 1;
+  }
+  log::info("ready on {}", address);
+  int signal = 0;
+  sigwait(&signals, &signal);
+  log::info("stopping");
+  server->Shutdown(std::chrono::system_clock::now() + kStopGrace);
+  server->Wait();
+  return 0;
+}
+
+int RunWorker(const std::string& role, const Flags& flags) {
+  Harden();
+  const sigset_t signals = BlockStopSignals();
+  auto options = WorkerOptionsOf(role, flags);
+  if (!options.ok()) return Refuse(options.status());
+  auto core = worker::WorkerCore::Create(*options);
+  if (!core.ok()) return Refuse(core.status());
+  if (role == "prefill") {
+    auto prefill = worker::PrefillWorker::Create(*std::move(core));
+    if (!prefill.ok()) return Refuse(prefill.status());
+    return Serve(**prefill, options->address, signals);
+  }
+  const auto decode = worker::DecodeWorker::Create(*std::move(core));
+  return Serve(*decode, options->address, signals);
+}
+
+int RunGateway(const Flags& flags) {
+  Harden();
+  const sigset_t signals = BlockStopSignals();
+  auto options = GatewayOptionsOf(flags);
+  if (!options.ok()) return Refuse(options.status());
+  auto gateway = gateway::Gateway::Create(*std::move(options));
+  if (!gateway.ok()) return Refuse(gateway.status());
+  std::thread stopper([&] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    (*gateway)->Stop();
+  });
+  log::info("listening on http://{}:{}", flags.host, (*gateway)->port());
+  (*gateway)->Run();
+  stopper.join();
+  return 0;
+}
+
+}  // namespace
+
+int Main(int argc, char** argv) {
+  CLI::App app("Cofferdam: an LLM inference server in which one request cannot read another's KV cache.");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", COFFERDAM_VERSION);
+  Flags flags;
+  const std::pair<const char*, const char*> commands[] = {
+      {"up", "Start gateway, prefill and decode worker on this machine"},
+      {"gateway", "Serve the OpenAI API and route requests to workers"},
+      {"prefill", "Compute prompts and let decode workers read their pages"},
+      {"decode", "Own requests: fetch and verify pages, generate tokens"},
+  };
+  for (const auto& [name, help] : commands) AddOptions(name, *app.add_subcommand(name, help), flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : kExitRefused;
+  }
+  const std::string command = app.get_subcommands().front()->get_name();
+  log::Init(command, flags.log_level, flags.log_json);
+  if (sodium_init() < 0) return Refuse(absl::InternalError("libsodium could not be initialised"));
+  if (command == "up") return RunUp(flags);
+  return command == "gateway" ? RunGateway(flags) : RunWorker(command, flags);
+}
+
+}  // namespace cofferdam::cli
+
+int main(int argc, char** argv) {
+  try {
+    return cofferdam::cli::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "cofferdam: unexpected failure: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,62 @@
+// Command-line options of the four commands, and how they become the options of the servers.
+#ifndef COFFERDAM_CLI_OPTIONS_H_
+#define COFFERDAM_CLI_OPTIONS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gateway/options.h"
+#include "worker/worker.h"
+
+namespace cofferdam::cli {
+
+// Everything that can be set, of whichever command. The defaults are those that --help shows.
+struct Flags {
+  std::string log_level = "info";
+  bool log_json = false;
+
+  std::string model;  // empty: the embedded one
+  // Workers.
+  std::string listen;
+  std::string fabric;
+  std::vector<std::string> prefill, decode;
+  std::string cluster_secret_file;
+  uint64_t context_length = 0;
+  uint64_t kv_tokens = 0;
+  uint64_t prefill_kv_tokens = 0, decode_kv_tokens = 0;  // `up` alone
+  bool shrink_context = false;
+  uint32_t page_size = 64;
+  int threads = 0;
+  std::vector<int> cpus;
+  uint32_t chunk_tokens = 512;
+  uint32_t max_num_seqs = 256;
+  uint32_t max_queue = 1024;
+  uint32_t local_prefill_tokens = 0;
+  size_t transfer_window_bytes = size_t{32} << 20;
+  int heartbeat_ms = 1000;
+  bool no_repack = false;
+  bool lifo_pages = false;
+  // Gateway.
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  std::vector<std::string> served_model_names;
+  std::vector<std::string> api_keys;
+  std::string api_key_file;
+  std::string on_disconnect = "cancel";
+  size_t max_connections = 4096;
+  size_t max_body_bytes = size_t{16} << 20;
+};
+
+// Adds the options of one command ("up", "gateway", "prefill", "decode") to its subcommand.
+void AddOptions(const std::string& command, CLI::App& app, Flags& flags);
+
+// Errors: InvalidArgument that names the option.
+absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, const Flags& flags);
+absl::StatusOr<gateway::GatewayOptions> GatewayOptionsOf(const Flags& flags);
+
+}  // namespace cofferdam::cli
+
+#endif  // COFFERDAM_CLI_OPTIONS_H_

@@ -1,0 +1,140 @@
+#include "cli/up.h"
+
+#include <sched.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+#include "cli/embedded_model.h"
+#include "cli/supervisor.h"
+
+namespace cofferdam::cli {
+namespace {
+
+// A folder for sockets that only this user can enter, gone with the object.
+class RunFolder {
+ public:
+  RunFolder() {
+    const char* base = std::getenv("XDG_RUNTIME_DIR");
+    std::string pattern = absl::StrCat(base != nullptr && *base != '\0' ? base : "/tmp", "/cofferdam-XXXXXX");
+    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  ~RunFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::vector<int> AllowedCores(int threads) {
+  cpu_set_t set;
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) cores.push_back(cpu);
+    }
+  }
+  if (cores.empty()) cores.push_back(0);
+  if (threads > 0 && static_cast<size_t>(threads) < cores.size()) cores.resize(static_cast<size_t>(threads));
+  return cores;
+}
+
+std::string RandomSecret() {
+  unsigned char bytes[32];
+  char hex[2 * sizeof bytes + 1];
+  randombytes_buf(bytes, sizeof bytes);
+  return sodium_bin2hex(hex, sizeof hex, bytes, sizeof bytes);
+}
+
+std::vector<std::string> WorkerArguments(const std::string& role, const Flags& flags, const std::string& folder, const std::string& model,
+                                         const std::vector<int>& cores) {
+  const uint64_t own = role == "prefill" ? flags.prefill_kv_tokens : flags.decode_kv_tokens;
+  std::vector<std::string> arguments{
+      role, "--model", model, "--listen", absl::StrCat("unix:", folder, "/", role, ".sock"), "--log-level", flags.log_level,
+      "--page-size", absl::StrCat(flags.page_size), "--cpus", absl::StrJoin(cores, ","), "--context-length", absl::StrCat(flags.context_length),
+      "--kv-tokens", absl::StrCat(own != 0 ? own : flags.kv_tokens), "--chunk-tokens", absl::StrCat(flags.chunk_tokens),
+      "--max-num-seqs", absl::StrCat(flags.max_num_seqs), "--max-queue", absl::StrCat(flags.max_queue),
+      "--heartbeat-ms", absl::StrCat(flags.heartbeat_ms)};
+  if (flags.log_json) arguments.push_back("--log-json");
+  if (flags.shrink_context) arguments.push_back("--shrink-context");
+  if (flags.no_repack) arguments.push_back("--no-repack");
+  if (flags.lifo_pages) arguments.push_back("--lifo-pages");
+  if (role == "prefill") {
+    arguments.insert(arguments.end(), {"--fabric", absl::StrCat("shm:", folder, "/fabric.sock")});
+  } else {
+    arguments.insert(arguments.end(), {"--prefill", absl::StrCat("unix:", folder, "/prefill.sock"), "--local-prefill-tokens",
+                                       absl::StrCat(flags.local_prefill_tokens), "--transfer-window-bytes", absl::StrCat(flags.transfer_window_bytes)});
+  }
+  return arguments;
+}
+
+// Keys go through a file of our own folder, never through an argument list that others can read.
+absl::StatusOr<std::vector<std::string>> GatewayArguments(const Flags& flags, const std::string& folder, const std::string& model) {
+  std::vector<std::string> arguments{
+      "gateway", "--model", model, "--host", flags.host, "--port", absl::StrCat(flags.port), "--log-level", flags.log_level,
+      "--decode", absl::StrCat("unix:", folder, "/decode.sock"), "--prefill", absl::StrCat("unix:", folder, "/prefill.sock"),
+      "--on-disconnect", flags.on_disconnect, "--max-connections", absl::StrCat(flags.max_connections), "--max-body-bytes", absl::StrCat(flags.max_body_bytes)};
+  if (flags.log_json) arguments.push_back("--log-json");
+  for (const std::string& name : flags.served_model_names) arguments.insert(arguments.end(), {"--served-model-name", name});
+  auto options = GatewayOptionsOf(flags);
+  if (!options.ok()) return options.status();
+  if (!options->api_keys.empty()) {
+    const std::string path = absl::StrCat(folder, "/api-keys");
+    FILE* file = fopen(path.c_str(), "wx");  // the folder is ours alone
+    if (file == nullptr) return absl::InternalError(absl::StrCat(path, " cannot be written"));
+    for (const std::string& key : options->api_keys) std::fprintf(file, "%s\n", key.c_str());
+    std::fclose(file);
+    arguments.insert(arguments.end(), {"--api-key-file", path});
+  }
+  return arguments;
+}
+
+}  // namespace
+
+int RunUp(const Flags& flags) {
+  std::string model = flags.model;
+  if (model.empty()) {
+    auto embedded = EmbeddedModelFile();
+    if (!embedded.ok()) {
+      log::error("{}", std::string(embedded.status().message()));
+      return 1;
+    }
+    model = *embedded;
+    log::info("using the embedded model; --model FILE serves another one");
+  }
+  const RunFolder folder;
+  if (folder.path().empty()) {
+    log::error("no folder for sockets can be made under XDG_RUNTIME_DIR or /tmp");
+    return 1;
+  }
+  const std::vector<int> cores = AllowedCores(flags.threads);
+  // Each role has cores of its own: shared ones would starve both (spinning barriers). One core is shared for want of two.
+  const size_t half = cores.size() / 2;
+  const std::vector<int> prefill_cores(cores.begin(), cores.begin() + static_cast<ptrdiff_t>(std::max<size_t>(1, half)));
+  const std::vector<int> decode_cores(cores.begin() + static_cast<ptrdiff_t>(half), cores.end());
+  log::info("cores {} for prefill, {} for decode", absl::StrJoin(prefill_cores, ","), absl::StrJoin(decode_cores, ","));
+  auto gateway = GatewayArguments(flags, folder.path(), model);
+  if (!gateway.ok()) {
+    log::error("{}", std::string(gateway.status().message()));
+    return kExitRefused;
+  }
+  const std::string secret = absl::StrCat("COFFERDAM_CLUSTER_SECRET=", RandomSecret());
+  Supervisor supervisor({{.name = "prefill", .arguments = WorkerArguments("prefill", flags, folder.path(), model, prefill_cores), .environment = {secret}},
+                         {.name = "decode", .arguments = WorkerArguments("decode", flags, folder.path(), model, decode_cores), .environment = {secret}},
+                         {.name = "gateway", .arguments = *std::move(gateway), .environment = {}}});
+  return supervisor.Run();
+}
+
+}  // namespace cofferdam::cli
