@@ -22,15 +22,17 @@ struct Options {
   std::string model = "";
   int threads = 2;
   int rounds = 9;
-  uint32_t context = 512;   // before decoding
-  uint32_t decoded = 24;    // tokens a round
+  uint32_t context = 512;  // before decoding
+  uint32_t decoded = 24;   // tokens a round
   uint32_t prompt = 2048;
   uint32_t chunk = 512;
-  bool flash = true;        // libllama's attention
+  bool flash = true;  // libllama's attention
   std::string only = "";
 };
 
-uint32_t ContextTokens(const Options& o) { return std::max(o.prompt, o.context + o.decoded * (static_cast<uint32_t>(o.rounds) + 1)) + 64; }
+uint32_t ContextTokens(const Options& o) {
+  return std::max(o.prompt, o.context + o.decoded * (static_cast<uint32_t>(o.rounds) + 1)) + 64;
+}
 
 // Wall time; or, with one thread, the processor time of the process, which a busy machine does not stretch (nothing else
 // runs in the process meanwhile, since the resting side's pool is paused or has no threads).
@@ -44,7 +46,11 @@ double Seconds(bool processor_time) {
 class Rival {
  public:
   explicit Rival(const Options& options) : options_(options) {
-    llama_log_set([](ggml_log_level level, const char* text, void*) { if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr); }, nullptr);
+    llama_log_set(
+        [](ggml_log_level level, const char* text, void*) {
+          if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+        },
+        nullptr);
     model_ = llama_model_load_from_file(options.model.c_str(), llama_model_default_params());
     CD_CHECK(model_ != nullptr, "libllama loads the model");
     llama_context_params params = llama_context_default_params();
@@ -71,7 +77,9 @@ class Rival {
     llama_memory_clear(llama_get_memory(context_), false);
     for (size_t from = 0; from < tokens.size(); from += options_.chunk) {
       const size_t count = std::min<size_t>(options_.chunk, tokens.size() - from);
-      CD_CHECK(llama_decode(context_, llama_batch_get_one(const_cast<llama_token*>(tokens.data()) + from, static_cast<int32_t>(count))) == 0, "decodes");
+      CD_CHECK(llama_decode(context_,
+                            llama_batch_get_one(const_cast<llama_token*>(tokens.data()) + from, static_cast<int32_t>(count))) == 0,
+               "decodes");
     }
     llama_synchronize(context_);
   }
@@ -96,12 +104,14 @@ class Rival {
 class Own {
  public:
   explicit Own(const Options& options)
-      : options_(options), ours_(options.model, {.threads = options.threads, .max_rows = options.chunk}, 1, ContextTokens(options)) {}
+      : options_(options),
+        ours_(options.model, {.threads = options.threads, .max_rows = options.chunk}, 1, ContextTokens(options)) {}
   void Prefill(const Tokens& tokens) {
     ours_.Reset();
     for (size_t from = 0; from < tokens.size(); from += options_.chunk) {
       const size_t to = std::min(from + options_.chunk, tokens.size());
-      ours_.Step({{.sequence = 0, .tokens = {tokens.begin() + static_cast<ptrdiff_t>(from), tokens.begin() + static_cast<ptrdiff_t>(to)}}});
+      ours_.Step({{.sequence = 0,
+                   .tokens = {tokens.begin() + static_cast<ptrdiff_t>(from), tokens.begin() + static_cast<ptrdiff_t>(to)}}});
     }
   }
   void Decode(uint32_t count) {
@@ -134,9 +144,9 @@ void Report(const char* what, double tokens, const std::vector<double>& ours, co
     ratios.push_back(Median(b) / Median(a));
   }
   std::ranges::sort(ratios);
-  std::printf("%-28s ours %8.1f tok/s   libllama %8.1f tok/s   ratio %.3f  [%.3f, %.3f]  (best: %.1f, %.1f)\n", what, tokens / Median(ours),
-              tokens / Median(theirs), Median(theirs) / Median(ours), ratios[49], ratios[1949], tokens / std::ranges::min(ours),
-              tokens / std::ranges::min(theirs));
+  std::printf("%-28s ours %8.1f tok/s   libllama %8.1f tok/s   ratio %.3f  [%.3f, %.3f]  (best: %.1f, %.1f)\n", what,
+              tokens / Median(ours), tokens / Median(theirs), Median(theirs) / Median(ours), ratios[49], ratios[1949],
+              tokens / std::ranges::min(ours), tokens / std::ranges::min(theirs));
   std::fflush(stdout);
 }
 

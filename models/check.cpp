@@ -5,8 +5,8 @@
 // Prompts are as eval_prompts.py writes them. Prints the share of answers that are right to the last character for each
 // kind of prompt, and wrong ones. A prompt with "ids" must also tokenize to these.
 #include <chat.h>
-#include <log.h>
 #include <llama.h>
+#include <log.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -41,7 +41,8 @@ std::string Render(const common_chat_templates* templates, const Json& messages)
 
 std::vector<llama_token> Tokenize(const llama_vocab* vocab, const std::string& text) {
   std::vector<llama_token> tokens(text.size() + 8);
-  tokens.resize(llama_tokenize(vocab, text.data(), static_cast<int>(text.size()), tokens.data(), static_cast<int>(tokens.size()), true, true));
+  tokens.resize(llama_tokenize(vocab, text.data(), static_cast<int>(text.size()), tokens.data(), static_cast<int>(tokens.size()),
+                               true, true));
   return tokens;
 }
 
@@ -93,7 +94,8 @@ int Check(const llama_model* model, llama_context* context, const char* prompts,
     if (answer == want) {
       ++score.right;
     } else if (++shown <= 20) {
-      std::printf("line %d, %s, %zu tokens: want '%s', got '%s'\n", count + 1, line.at("kind").get<std::string>().c_str(), tokens.size(), want.c_str(), answer.c_str());
+      std::printf("line %d, %s, %zu tokens: want '%s', got '%s'\n", count + 1, line.at("kind").get<std::string>().c_str(),
+                  tokens.size(), want.c_str(), answer.c_str());
     }
   }
   for (const auto& [kind, score] : scores) {
@@ -110,7 +112,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: %s MODEL.gguf PROMPTS.jsonl [LINES]\n", argv[0]);
     return 2;
   }
-  llama_log_set([](ggml_log_level level, const char* text, void*) { if (level >= GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr); }, nullptr);
+  llama_log_set(
+      [](ggml_log_level level, const char* text, void*) {
+        if (level >= GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+      },
+      nullptr);
   common_log_set_verbosity_thold(-1);
   llama_backend_init();
   llama_model* model = llama_model_load_from_file(argv[1], llama_model_default_params());

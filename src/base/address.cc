@@ -2,8 +2,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace cofferdam {
 
@@ -12,8 +12,8 @@ absl::Status CheckLocalAddress(std::string_view text) {
   absl::string_view address(text.data(), text.size());
   if (absl::ConsumePrefix(&address, "unix:")) {
     if (!address.empty() && address.size() <= kMaxSocketPath) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("the socket path in '", absl::string_view(text.data(), text.size()), "' must have 1 to ",
-                                                   kMaxSocketPath, " bytes, and has ", address.size()));
+    return absl::InvalidArgumentError(absl::StrCat("the socket path in '", absl::string_view(text.data(), text.size()),
+                                                   "' must have 1 to ", kMaxSocketPath, " bytes, and has ", address.size()));
   }
   for (const char* host : {"127.0.0.1:", "[::1]:", "localhost:"}) {
     int port = 0;

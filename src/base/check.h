@@ -8,10 +8,10 @@ namespace cofferdam::internal {
 }  // namespace cofferdam::internal
 
 // CD_CHECK(condition, "I9: what must hold"): the text names the invariant, where it is one of the design's.
-#define CD_CHECK(condition, what)                                                        \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]]                                                       \
-      ::cofferdam::internal::CheckFailed(__FILE__, __LINE__, #condition, what);          \
+#define CD_CHECK(condition, what)                                               \
+  do {                                                                          \
+    if (!(condition)) [[unlikely]]                                              \
+      ::cofferdam::internal::CheckFailed(__FILE__, __LINE__, #condition, what); \
   } while (false)
 
 #endif  // COFFERDAM_BASE_CHECK_H_

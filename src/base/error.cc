@@ -14,9 +14,8 @@ constexpr size_t kMaxFieldBytes = 256;
 bool TakeString(std::string_view& rest, std::string& out) {
   const size_t colon = rest.find(':');
   size_t length = 0;
-  if (colon == std::string_view::npos ||
-      !absl::SimpleAtoi(absl::string_view(rest.data(), colon), &length) || length > kMaxFieldBytes ||
-      rest.size() - colon - 1 < length) {
+  if (colon == std::string_view::npos || !absl::SimpleAtoi(absl::string_view(rest.data(), colon), &length) ||
+      length > kMaxFieldBytes || rest.size() - colon - 1 < length) {
     return false;
   }
   out.assign(rest.substr(colon + 1, length));
@@ -67,9 +66,10 @@ absl::Status ContextLengthExceeded(std::string_view who, uint64_t prompt_tokens,
                                      prompt_tokens + output_tokens, " (", prompt_tokens, " in the prompt, ", output_tokens,
                                      " to be generated). Shorten the prompt or lower max_tokens. The limit is the ",
                                      absl::string_view(who.data(), who.size()), "'s measured KV capacity.");
-  return WithFacts(absl::InvalidArgumentError(message),
-                   {.code = std::string(error_code::kContextLengthExceeded), .param = "messages",
-                    .requested = prompt_tokens + output_tokens, .limit = limit_tokens});
+  return WithFacts(absl::InvalidArgumentError(message), {.code = std::string(error_code::kContextLengthExceeded),
+                                                         .param = "messages",
+                                                         .requested = prompt_tokens + output_tokens,
+                                                         .limit = limit_tokens});
 }
 
 }  // namespace cofferdam

@@ -17,10 +17,10 @@ namespace cofferdam {
 // What a client is told beside the message. `code` is OpenAI's error code ("context_length_exceeded").
 struct ErrorFacts {
   std::string code{};
-  std::string param{};        // the request field at fault, or empty
-  uint64_t requested = 0;     // e.g. tokens asked for; 0 when it has no meaning
-  uint64_t limit = 0;         // e.g. tokens that fit
-  uint32_t retry_after_s = 0; // 0: no advice
+  std::string param{};         // the request field at fault, or empty
+  uint64_t requested = 0;      // e.g. tokens asked for; 0 when it has no meaning
+  uint64_t limit = 0;          // e.g. tokens that fit
+  uint32_t retry_after_s = 0;  // 0: no advice
 
   friend bool operator==(const ErrorFacts&, const ErrorFacts&) = default;
 };

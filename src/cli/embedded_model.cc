@@ -17,7 +17,8 @@ __asm__(
     ".global cofferdam_embedded_model\n"
     ".global cofferdam_embedded_model_end\n"
     "cofferdam_embedded_model:\n"
-    ".incbin \"" COFFERDAM_EMBEDDED_MODEL "\"\n"
+    ".incbin \"" COFFERDAM_EMBEDDED_MODEL
+    "\"\n"
     "cofferdam_embedded_model_end:\n"
     ".byte 0\n"
     ".text\n");
@@ -31,8 +32,10 @@ std::span<const char> EmbeddedBytes() { return {cofferdam_embedded_model, coffer
 
 std::filesystem::path CacheFolder() {
   if (const char* folder = std::getenv("COFFERDAM_CACHE"); folder != nullptr && *folder != '\0') return folder;
-  if (const char* folder = std::getenv("XDG_CACHE_HOME"); folder != nullptr && *folder != '\0') return std::filesystem::path(folder) / "cofferdam";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') return std::filesystem::path(home) / ".cache/cofferdam";
+  if (const char* folder = std::getenv("XDG_CACHE_HOME"); folder != nullptr && *folder != '\0')
+    return std::filesystem::path(folder) / "cofferdam";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return std::filesystem::path(home) / ".cache/cofferdam";
   return std::filesystem::temp_directory_path() / absl::StrCat("cofferdam-", getuid());
 }
 

@@ -2,8 +2,8 @@
 
 #include <sodium.h>
 
-#include <cstdlib>
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -20,32 +20,48 @@ constexpr size_t kMinSecretBytes = 32, kMaxSecretBytes = 4096;
 constexpr size_t kMaxKeyFileBytes = size_t{1} << 20;
 
 void AddWorkerOptions(CLI::App& app, Flags& flags) {
-  app.add_option("--context-length,--max-model-len", flags.context_length, "Longest sequence to serve, in tokens (default: the model's own)");
-  app.add_option("--kv-tokens", flags.kv_tokens, "Tokens that the KV pool holds (default: from the memory that is available, at most 8 contexts)");
-  app.add_flag("--shrink-context", flags.shrink_context, "Serve a shorter context when the KV pool is smaller than the context, instead of refusing to start");
+  app.add_option("--context-length,--max-model-len", flags.context_length,
+                 "Longest sequence to serve, in tokens (default: the model's own)");
+  app.add_option("--kv-tokens", flags.kv_tokens,
+                 "Tokens that the KV pool holds (default: from the memory that is available, at most 8 contexts)");
+  app.add_flag("--shrink-context", flags.shrink_context,
+               "Serve a shorter context when the KV pool is smaller than the context, instead of refusing to start");
   app.add_option("--page-size", flags.page_size, "Tokens in a KV page: a multiple of 16 from 16 to 128")->capture_default_str();
   app.add_option("--threads,-t", flags.threads, "Compute threads (default: the cores of this process)");
-  app.add_option("--chunk-tokens", flags.chunk_tokens, "Tokens of prompts and sequences computed in one step, at most")->capture_default_str()->check(CLI::Range(1, 8192));
-  app.add_option("--max-num-seqs", flags.max_num_seqs, "Sequences that run at once")->capture_default_str()->check(CLI::Range(1, 65536));
+  app.add_option("--chunk-tokens", flags.chunk_tokens, "Tokens of prompts and sequences computed in one step, at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 8192));
+  app.add_option("--max-num-seqs", flags.max_num_seqs, "Sequences that run at once")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
   app.add_option("--max-queue", flags.max_queue, "Requests that wait for pages; over it: 429")->capture_default_str();
-  app.add_option("--heartbeat-ms", flags.heartbeat_ms, "A stream between workers that was silent for three of these is closed")->capture_default_str()->check(CLI::Range(50, 60000));
+  app.add_option("--heartbeat-ms", flags.heartbeat_ms, "A stream between workers that was silent for three of these is closed")
+      ->capture_default_str()
+      ->check(CLI::Range(50, 60000));
   app.add_flag("--no-repack", flags.no_repack, "Use the weights as they lie in the file, without a faster private copy");
   app.add_flag("--lifo-pages", flags.lifo_pages, "Reuse pages last-in first-out (for tests: races become likelier)");
 }
 
 void AddDecodeOptions(CLI::App& app, Flags& flags) {
-  app.add_option("--local-prefill-tokens", flags.local_prefill_tokens, "Shorter prompts are computed by decode itself (default: one page)");
-  app.add_option("--transfer-window-bytes", flags.transfer_window_bytes, "Bytes of page reads in flight, per prefill worker")->capture_default_str();
+  app.add_option("--local-prefill-tokens", flags.local_prefill_tokens,
+                 "Shorter prompts are computed by decode itself (default: one page)");
+  app.add_option("--transfer-window-bytes", flags.transfer_window_bytes, "Bytes of page reads in flight, per prefill worker")
+      ->capture_default_str();
 }
 
 void AddGatewayOptions(CLI::App& app, Flags& flags) {
   app.add_option("--host", flags.host, "Address to listen on")->capture_default_str();
   app.add_option("--port,-p", flags.port, "HTTP port")->capture_default_str();
-  app.add_option("--served-model-name,--alias", flags.served_model_names, "Names that requests may use for the model (default: the file's stem)");
-  app.add_option("--api-key", flags.api_keys, "Key that clients must send; may be given several times, each key is a tenant of its own (default: open). Visible to other users of this machine: prefer --api-key-file");
+  app.add_option("--served-model-name,--alias", flags.served_model_names,
+                 "Names that requests may use for the model (default: the file's stem)");
+  app.add_option("--api-key", flags.api_keys,
+                 "Key that clients must send; may be given several times, each key is a tenant of its own (default: open). Visible "
+                 "to other users of this machine: prefer --api-key-file");
   app.add_option("--api-key-file", flags.api_key_file, "File with one API key a line");
-  app.add_option("--on-disconnect", flags.on_disconnect, "When a client goes away: 'cancel' its request, or 'finish-transfer' and stop at the first token")
-      ->capture_default_str()->check(CLI::IsMember({"cancel", "finish-transfer"}));
+  app.add_option("--on-disconnect", flags.on_disconnect,
+                 "When a client goes away: 'cancel' its request, or 'finish-transfer' and stop at the first token")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cancel", "finish-transfer"}));
   app.add_option("--max-connections", flags.max_connections, "Open client connections")->capture_default_str();
   app.add_option("--max-body-bytes", flags.max_body_bytes, "Largest request body")->capture_default_str();
 }
@@ -70,8 +86,9 @@ absl::StatusOr<kv::Key> ClusterSecret(const Flags& flags) {
     secret = value;
   }
   if (secret.size() < kMinSecretBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("prefill and decode workers share a secret of at least ", kMinSecretBytes,
-                                                   " bytes. Make one (head -c 32 /dev/urandom | base64 > secret) and give both --cluster-secret-file secret"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("prefill and decode workers share a secret of at least ", kMinSecretBytes,
+                     " bytes. Make one (head -c 32 /dev/urandom | base64 > secret) and give both --cluster-secret-file secret"));
   }
   kv::Key key;
   crypto_generichash(key.data(), key.size(), reinterpret_cast<const uint8_t*>(secret.data()), secret.size(), nullptr, 0);
@@ -87,7 +104,9 @@ int DefaultThreads() { return static_cast<int>(std::max(1U, std::thread::hardwar
 
 void AddOptions(const std::string& command, CLI::App& app, Flags& flags) {
   app.set_config("--config", "", "TOML file with options of the same names");
-  app.add_option("--log-level", flags.log_level, "debug, info, warn or error")->capture_default_str()->check(CLI::IsMember({"debug", "info", "warn", "error"}));
+  app.add_option("--log-level", flags.log_level, "debug, info, warn or error")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}));
   app.add_flag("--log-json", flags.log_json, "One JSON object a line");
   app.add_option("--model,-m", flags.model, "GGUF file (default: the small embedded model)");
   if (command == "gateway" || command == "up") AddGatewayOptions(app, flags);
@@ -95,7 +114,8 @@ void AddOptions(const std::string& command, CLI::App& app, Flags& flags) {
   if (command == "decode" || command == "up") AddDecodeOptions(app, flags);
   if (command == "prefill" || command == "decode") {
     app.add_option("--listen", flags.listen, "gRPC address: unix:PATH or 127.0.0.1:PORT")->required();
-    app.add_option("--cluster-secret-file", flags.cluster_secret_file, "Secret that prefill and decode workers share (or set COFFERDAM_CLUSTER_SECRET)");
+    app.add_option("--cluster-secret-file", flags.cluster_secret_file,
+                   "Secret that prefill and decode workers share (or set COFFERDAM_CLUSTER_SECRET)");
     app.add_option("--cpus", flags.cpus, "Cores to pin the compute threads to, as in 0,1 (default: not pinned)")->delimiter(',');
   }
   if (command == "prefill") app.add_option("--fabric", flags.fabric, "Where decode workers fetch pages: shm:PATH")->required();

@@ -109,7 +109,7 @@ void Supervisor::StopAll() {
 }
 
 int Supervisor::Run() {
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = OnSignal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);

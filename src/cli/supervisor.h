@@ -11,9 +11,9 @@
 namespace cofferdam::cli {
 
 struct ChildSpec {
-  std::string name;                       // prefill, decode, gateway
-  std::vector<std::string> arguments;     // behind the program's own path
-  std::vector<std::string> environment;   // "NAME=value", added to this process's
+  std::string name;                      // prefill, decode, gateway
+  std::vector<std::string> arguments;    // behind the program's own path
+  std::vector<std::string> environment;  // "NAME=value", added to this process's
 };
 
 // Single-threaded. Children get SIGTERM when this process dies, however it dies.

@@ -58,15 +58,32 @@ std::string RandomSecret() {
   return sodium_bin2hex(hex, sizeof hex, bytes, sizeof bytes);
 }
 
-std::vector<std::string> WorkerArguments(const std::string& role, const Flags& flags, const std::string& folder, const std::string& model,
-                                         const std::vector<int>& cores) {
+std::vector<std::string> WorkerArguments(const std::string& role, const Flags& flags, const std::string& folder,
+                                         const std::string& model, const std::vector<int>& cores) {
   const uint64_t own = role == "prefill" ? flags.prefill_kv_tokens : flags.decode_kv_tokens;
-  std::vector<std::string> arguments{
-      role, "--model", model, "--listen", absl::StrCat("unix:", folder, "/", role, ".sock"), "--log-level", flags.log_level,
-      "--page-size", absl::StrCat(flags.page_size), "--cpus", absl::StrJoin(cores, ","), "--context-length", absl::StrCat(flags.context_length),
-      "--kv-tokens", absl::StrCat(own != 0 ? own : flags.kv_tokens), "--chunk-tokens", absl::StrCat(flags.chunk_tokens),
-      "--max-num-seqs", absl::StrCat(flags.max_num_seqs), "--max-queue", absl::StrCat(flags.max_queue),
-      "--heartbeat-ms", absl::StrCat(flags.heartbeat_ms)};
+  std::vector<std::string> arguments{role,
+                                     "--model",
+                                     model,
+                                     "--listen",
+                                     absl::StrCat("unix:", folder, "/", role, ".sock"),
+                                     "--log-level",
+                                     flags.log_level,
+                                     "--page-size",
+                                     absl::StrCat(flags.page_size),
+                                     "--cpus",
+                                     absl::StrJoin(cores, ","),
+                                     "--context-length",
+                                     absl::StrCat(flags.context_length),
+                                     "--kv-tokens",
+                                     absl::StrCat(own != 0 ? own : flags.kv_tokens),
+                                     "--chunk-tokens",
+                                     absl::StrCat(flags.chunk_tokens),
+                                     "--max-num-seqs",
+                                     absl::StrCat(flags.max_num_seqs),
+                                     "--max-queue",
+                                     absl::StrCat(flags.max_queue),
+                                     "--heartbeat-ms",
+                                     absl::StrCat(flags.heartbeat_ms)};
   if (flags.log_json) arguments.push_back("--log-json");
   if (flags.shrink_context) arguments.push_back("--shrink-context");
   if (flags.no_repack) arguments.push_back("--no-repack");
@@ -75,17 +92,33 @@ std::vector<std::string> WorkerArguments(const std::string& role, const Flags& f
     arguments.insert(arguments.end(), {"--fabric", absl::StrCat("shm:", folder, "/fabric.sock")});
   } else {
     arguments.insert(arguments.end(), {"--prefill", absl::StrCat("unix:", folder, "/prefill.sock"), "--local-prefill-tokens",
-                                       absl::StrCat(flags.local_prefill_tokens), "--transfer-window-bytes", absl::StrCat(flags.transfer_window_bytes)});
+                                       absl::StrCat(flags.local_prefill_tokens), "--transfer-window-bytes",
+                                       absl::StrCat(flags.transfer_window_bytes)});
   }
   return arguments;
 }
 
 // Keys go through a file of our own folder, never through an argument list that others can read.
 absl::StatusOr<std::vector<std::string>> GatewayArguments(const Flags& flags, const std::string& folder, const std::string& model) {
-  std::vector<std::string> arguments{
-      "gateway", "--model", model, "--host", flags.host, "--port", absl::StrCat(flags.port), "--log-level", flags.log_level,
-      "--decode", absl::StrCat("unix:", folder, "/decode.sock"), "--prefill", absl::StrCat("unix:", folder, "/prefill.sock"),
-      "--on-disconnect", flags.on_disconnect, "--max-connections", absl::StrCat(flags.max_connections), "--max-body-bytes", absl::StrCat(flags.max_body_bytes)};
+  std::vector<std::string> arguments{"gateway",
+                                     "--model",
+                                     model,
+                                     "--host",
+                                     flags.host,
+                                     "--port",
+                                     absl::StrCat(flags.port),
+                                     "--log-level",
+                                     flags.log_level,
+                                     "--decode",
+                                     absl::StrCat("unix:", folder, "/decode.sock"),
+                                     "--prefill",
+                                     absl::StrCat("unix:", folder, "/prefill.sock"),
+                                     "--on-disconnect",
+                                     flags.on_disconnect,
+                                     "--max-connections",
+                                     absl::StrCat(flags.max_connections),
+                                     "--max-body-bytes",
+                                     absl::StrCat(flags.max_body_bytes)};
   if (flags.log_json) arguments.push_back("--log-json");
   for (const std::string& name : flags.served_model_names) arguments.insert(arguments.end(), {"--served-model-name", name});
   auto options = GatewayOptionsOf(flags);
@@ -131,8 +164,12 @@ int RunUp(const Flags& flags) {
     return kExitRefused;
   }
   const std::string secret = absl::StrCat("COFFERDAM_CLUSTER_SECRET=", RandomSecret());
-  Supervisor supervisor({{.name = "prefill", .arguments = WorkerArguments("prefill", flags, folder.path(), model, prefill_cores), .environment = {secret}},
-                         {.name = "decode", .arguments = WorkerArguments("decode", flags, folder.path(), model, decode_cores), .environment = {secret}},
+  Supervisor supervisor({{.name = "prefill",
+                          .arguments = WorkerArguments("prefill", flags, folder.path(), model, prefill_cores),
+                          .environment = {secret}},
+                         {.name = "decode",
+                          .arguments = WorkerArguments("decode", flags, folder.path(), model, decode_cores),
+                          .environment = {secret}},
                          {.name = "gateway", .arguments = *std::move(gateway), .environment = {}}});
   return supervisor.Run();
 }

@@ -78,13 +78,15 @@ Engine::PageView Engine::PageAt(SequenceId id, uint32_t ordinal) {
 
 void Engine::HoldForTransfer(SequenceId id, uint32_t ordinal) {
   Sequence& sequence = Get(id);
-  CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(), "I4: a page is read before its sequence runs");
+  CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(),
+           "I4: a page is read before its sequence runs");
   pool_.HoldForTransfer(sequence.pages[ordinal]);
 }
 
 absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Seal& seal) {
   Sequence& sequence = Get(id);
-  CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(), "I4: a page is adopted before its sequence runs");
+  CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(),
+           "I4: a page is adopted before its sequence runs");
   CD_CHECK(!sequence.adopted[ordinal].has_value(), "I4: a page is adopted once");
   ++counters_.tag_checks;
   absl::Status status = pool_.Adopt(sequence.pages[ordinal], seal);
@@ -106,7 +108,8 @@ void Engine::Run(SequenceId id) {
     const uint64_t start = uint64_t{i} * page_tokens;
     const uint32_t count = sequence.adopted[i]->tokens;
     // I5 by our own tokens: an adopted page's identity was expected from exactly these.
-    CD_CHECK(start == sequence.fed.size() && start + count <= sequence.tokens.size(), "I5: adopted pages cover tokens of the prompt without a gap");
+    CD_CHECK(start == sequence.fed.size() && start + count <= sequence.tokens.size(),
+             "I5: adopted pages cover tokens of the prompt without a gap");
     const auto first = sequence.tokens.begin() + static_cast<ptrdiff_t>(start);
     sequence.fed.insert(sequence.fed.end(), first, first + count);
     if (count < page_tokens) break;

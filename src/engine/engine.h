@@ -83,8 +83,8 @@ struct EngineCounters {
 struct EngineOptions {
   std::string role;  // in messages
   uint64_t context_tokens = 0;
-  uint32_t chunk_tokens = 512;     // of prompts, at most, in one step
-  uint32_t max_sequences = 256;    // that run at once
+  uint32_t chunk_tokens = 512;   // of prompts, at most, in one step
+  uint32_t max_sequences = 256;  // that run at once
 };
 
 // One thread calls everything. Sequences are named by ids that are never reused; an id that is gone is ignored by

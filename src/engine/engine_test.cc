@@ -23,11 +23,13 @@ class EngineTest : public testing::Test {
     model_ = *model;
     memory_.resize(kPages * model_->layout().page_bytes() + 64);
     auto* base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) / 64 * 64);
-    pool_ = std::make_unique<kv::Pool>(model_->layout(), std::span(base, kPages * model_->layout().page_bytes()), 7, kv::ReuseOrder::kLifo);
+    pool_ = std::make_unique<kv::Pool>(model_->layout(), std::span(base, kPages * model_->layout().page_bytes()), 7,
+                                       kv::ReuseOrder::kLifo);
     auto executor = model::Executor::Create(model_, {.threads = 1, .cpus = {}, .max_rows = 64});
     ASSERT_TRUE(executor.ok()) << executor.status();
     executor_ = *std::move(executor);
-    engine_ = std::make_unique<Engine>(EngineOptions{.role = "test worker", .context_tokens = 512, .chunk_tokens = 64}, *executor_, *pool_);
+    engine_ = std::make_unique<Engine>(EngineOptions{.role = "test worker", .context_tokens = 512, .chunk_tokens = 64}, *executor_,
+                                       *pool_);
   }
   void TearDown() override {
     if (engine_ == nullptr) return;
@@ -43,7 +45,10 @@ class EngineTest : public testing::Test {
     return tokens;
   }
   SequenceSpec Spec(std::vector<TokenId> tokens, uint32_t output) {
-    return {.domain_key = kv::DomainKey({}, "tenant"), .tokens = std::move(tokens), .max_output = output, .sampling = model::SamplingParams{.temperature = 0}};
+    return {.domain_key = kv::DomainKey({}, "tenant"),
+            .tokens = std::move(tokens),
+            .max_output = output,
+            .sampling = model::SamplingParams{.temperature = 0}};
   }
   SequenceId Start(SequenceSpec spec) {
     auto started = engine_->Start(std::move(spec));
@@ -96,7 +101,8 @@ TEST_F(EngineTest, I13_ABatchChangesNoAnswer) {
 TEST_F(EngineTest, I13_AdoptedPagesGiveTheSameAnswerAsComputedOnes) {
   const std::vector<TokenId> prompt = Prompt(5, 70);
   const std::vector<TokenId> expected = Generate(Spec(prompt, 24));
-  const SequenceId source = Start({.domain_key = kv::DomainKey({}, "tenant"), .tokens = {prompt.begin(), prompt.end() - 1}, .max_output = 0, .sampling = {}});
+  const SequenceId source = Start(
+      {.domain_key = kv::DomainKey({}, "tenant"), .tokens = {prompt.begin(), prompt.end() - 1}, .max_output = 0, .sampling = {}});
   engine_->Run(source);
   StepAll();
   ASSERT_EQ(sealed_[source].size(), 5u);
@@ -106,7 +112,8 @@ TEST_F(EngineTest, I13_AdoptedPagesGiveTheSameAnswerAsComputedOnes) {
     const auto view = engine_->PageAt(sink, page.ordinal);
     const auto bytes = pool_->Payload(page.page);
     std::copy(bytes.begin(), bytes.end(), view.payload.begin());
-    EXPECT_EQ(kv::VerifyArrived(model_->layout(), view.payload, page.seal, identities[page.ordinal], page.ordinal < 4 ? 16 : 5), kv::SealVerdict::kGood);
+    EXPECT_EQ(kv::VerifyArrived(model_->layout(), view.payload, page.seal, identities[page.ordinal], page.ordinal < 4 ? 16 : 5),
+              kv::SealVerdict::kGood);
     ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, page.seal).ok());
   }
   engine_->Run(sink);

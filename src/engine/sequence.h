@@ -12,7 +12,7 @@ namespace cofferdam::engine {
 enum class SequenceState {
   kWaiting,  // owns its pages; a handoff may be filling them
   kRunning,
-  kHeld,     // done computing; its pages are kept for readers until Release
+  kHeld,  // done computing; its pages are kept for readers until Release
 };
 
 struct Engine::Sequence {

@@ -51,7 +51,8 @@ void Engine::DropWithWrongTags(std::vector<Slice>& slices, std::vector<Event>& e
     PageId wrong;
     if (TagsMatch(*slice.sequence, slice.sequence->covered() + slice.rows, &wrong)) continue;
     Fail(*slice.sequence, wrong,
-         WithFacts(absl::DataLossError(absl::StrCat("KV page ", wrong.value(), " is not the request's own any more; the request was ended")),
+         WithFacts(absl::DataLossError(
+                       absl::StrCat("KV page ", wrong.value(), " is not the request's own any more; the request was ended")),
                    {.code = std::string(error_code::kIntegrity)}),
          events);
     slice.sequence = nullptr;
@@ -70,7 +71,9 @@ absl::StatusOr<std::span<const float>> Engine::Compute(const std::vector<Slice>&
       const kv::PageHandle& page = sequence.pages[position / pool_.layout().page_tokens()];
       if (pool_.StateOf(page.page()) == kv::PageState::kReserved) pool_.MarkFilling(page);
       CD_CHECK(pool_.StateOf(page.page()) == kv::PageState::kFilling, "a sealed page is never written");
-      rows_.push_back({.token = sequence.tokens[position], .position = static_cast<uint32_t>(position), .table = table,
+      rows_.push_back({.token = sequence.tokens[position],
+                       .position = static_cast<uint32_t>(position),
+                       .table = table,
                        .wants_logits = slice.wants_logits && position + 1 == first + slice.rows});
     }
   }
@@ -134,8 +137,11 @@ void Engine::SealFullPages(Sequence& sequence, std::vector<Event>& events) {
     const kv::Seal seal = pool_.SealPage(page, identity, static_cast<uint32_t>(count));
     ++counters_.pages_sealed;
     if (!sequence.generates()) {
-      events.push_back(SealedEvent{.sequence = sequence.id, .ordinal = sequence.sealed_pages, .page = page.page(),
-                                   .generation = page.generation(), .seal = seal});
+      events.push_back(SealedEvent{.sequence = sequence.id,
+                                   .ordinal = sequence.sealed_pages,
+                                   .page = page.page(),
+                                   .generation = page.generation(),
+                                   .seal = seal});
     }
     ++sequence.sealed_pages;
     if (count < page_tokens) return;
@@ -155,8 +161,8 @@ void Engine::Sample(Sequence& sequence, const float* logits, std::vector<Event>&
   const std::vector<TokenId>& stops = sequence.spec.stop_tokens;
   const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
   if (!stopped && sequence.generated < sequence.spec.max_output) return;
-  events.push_back(FinishedEvent{.sequence = sequence.id, .reason = stopped ? FinishReason::kStop : FinishReason::kLength,
-                                 .generated = sequence.generated});
+  events.push_back(FinishedEvent{
+      .sequence = sequence.id, .reason = stopped ? FinishReason::kStop : FinishReason::kLength, .generated = sequence.generated});
   Erase(sequence, std::nullopt);
 }
 

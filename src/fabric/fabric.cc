@@ -11,14 +11,16 @@ constexpr size_t kMaxSocketPath = 107;  // sun_path of unix(7), less its final z
 
 absl::StatusOr<std::string> ShmPath(const std::string& address) {
   if (absl::StartsWith(address, "tcp:") || absl::StartsWith(address, "rdma:")) {
-    return absl::UnimplementedError(absl::StrCat("fabric address '", address, "': this version reads over shared memory alone, as in 'shm:/path/to/socket'"));
+    return absl::UnimplementedError(
+        absl::StrCat("fabric address '", address, "': this version reads over shared memory alone, as in 'shm:/path/to/socket'"));
   }
   if (!absl::StartsWith(address, "shm:")) {
     return absl::InvalidArgumentError(absl::StrCat("fabric address '", address, "' must look like 'shm:/path/to/socket'"));
   }
   std::string path = address.substr(4);
   if (path.empty() || path.size() > kMaxSocketPath) {
-    return absl::InvalidArgumentError(absl::StrCat("the socket path of fabric address '", address, "' must have 1 to ", kMaxSocketPath, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the socket path of fabric address '", address, "' must have 1 to ", kMaxSocketPath, " bytes"));
   }
   return path;
 }

@@ -28,8 +28,9 @@ struct ReadRequest {
   std::span<std::byte> destination;  // stays valid, and nobody else's, until `done`
 };
 
-// Called exactly once, on the fabric's thread (after Close, on the caller's): OK when all bytes have arrived. Errors: Unavailable (the source is
-// gone or the reader was closed), InvalidArgument (another region, or outside of it). After it nothing touches the destination.
+// Called exactly once, on the fabric's thread (after Close, on the caller's): OK when all bytes have arrived. Errors: Unavailable
+// (the source is gone or the reader was closed), InvalidArgument (another region, or outside of it). After it nothing touches the
+// destination.
 using ReadDone = std::function<void(absl::Status)>;
 
 // The connection to one source. Thread-safe.

@@ -26,8 +26,12 @@ class InprocTest : public ::testing::Test {
     arrived_.assign(bytes, std::byte{0xee});
     return {.region = kRegion, .source_offset = offset, .destination = arrived_};
   }
-  bool Arrived(uint64_t offset) const { return std::equal(arrived_.begin(), arrived_.end(), memory_.begin() + static_cast<ptrdiff_t>(offset)); }
-  bool Untouched() const { return std::all_of(arrived_.begin(), arrived_.end(), [](std::byte b) { return b == std::byte{0xee}; }); }
+  bool Arrived(uint64_t offset) const {
+    return std::equal(arrived_.begin(), arrived_.end(), memory_.begin() + static_cast<ptrdiff_t>(offset));
+  }
+  bool Untouched() const {
+    return std::all_of(arrived_.begin(), arrived_.end(), [](std::byte b) { return b == std::byte{0xee}; });
+  }
 
   std::vector<std::byte> memory_ = std::vector<std::byte>(4096);
   std::vector<std::byte> arrived_;

@@ -30,7 +30,8 @@ absl::Status CheckAvailable(size_t bytes) {
   std::string name, unit;
   for (uint64_t kib = 0; meminfo >> name >> kib >> unit;) {
     if (name != "MemAvailable:" || bytes / 1024 < kib) continue;
-    return absl::ResourceExhaustedError(absl::StrCat("KV pool of ", bytes >> 20, " MiB: only ", kib >> 10, " MiB of memory are available"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("KV pool of ", bytes >> 20, " MiB: only ", kib >> 10, " MiB of memory are available"));
   }
   return absl::OkStatus();
 }
@@ -71,7 +72,8 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::CreateShared(size_t 
     return failed;
   }
   auto region = std::unique_ptr<SharedRegion>(new SharedRegion({static_cast<std::byte*>(memory), bytes}, fd));
-  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) return Failed("sealing the memfd", bytes);
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+    return Failed("sealing the memfd", bytes);
   return region;
 }
 

@@ -80,7 +80,8 @@ int ReceiveHello(int socket, Hello& hello) {
   message.msg_controllen = sizeof control;
   const ssize_t received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   std::vector<int> fds;
-  for (cmsghdr* header = received >= 0 ? CMSG_FIRSTHDR(&message) : nullptr; header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+  for (cmsghdr* header = received >= 0 ? CMSG_FIRSTHDR(&message) : nullptr; header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     fds.resize((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     std::memcpy(fds.data(), CMSG_DATA(header), fds.size() * sizeof(int));
@@ -94,12 +95,14 @@ int ReceiveHello(int socket, Hello& hello) {
 // Checks what was handed over before a byte of it is mapped.
 absl::Status CheckRegion(int fd, const Hello& hello, const kv::Digest128& layout_id) {
   if (hello.layout_id != layout_id) {
-    return absl::FailedPreconditionError(absl::StrCat("the source's page layout is ", kv::Hex(hello.layout_id), ", ours is ", kv::Hex(layout_id),
+    return absl::FailedPreconditionError(absl::StrCat("the source's page layout is ", kv::Hex(hello.layout_id), ", ours is ",
+                                                      kv::Hex(layout_id),
                                                       "; both must serve the same model file with the same page size"));
   }
   const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & kNeededSeals) != kNeededSeals) return absl::FailedPreconditionError("the source's memory is not sealed against change of size and new writers");
-  struct stat status{};
+  if (seals < 0 || (seals & kNeededSeals) != kNeededSeals)
+    return absl::FailedPreconditionError("the source's memory is not sealed against change of size and new writers");
+  struct stat status {};
   if (fstat(fd, &status) != 0 || status.st_size < 0 || static_cast<uint64_t>(status.st_size) != hello.bytes || hello.bytes == 0) {
     return absl::FailedPreconditionError("the source's memory has not the size that the source says");
   }
@@ -125,9 +128,10 @@ namespace {
 
 // Removes the socket of an earlier process that is gone, and nothing else.
 absl::Status RemoveStaleSocket(const std::string& path) {
-  struct stat status{};
+  struct stat status {};
   if (lstat(path.c_str(), &status) != 0) return absl::OkStatus();
-  if (!S_ISSOCK(status.st_mode)) return absl::UnavailableError(absl::StrCat("fabric socket ", path, ": something else than a socket is there"));
+  if (!S_ISSOCK(status.st_mode))
+    return absl::UnavailableError(absl::StrCat("fabric socket ", path, ": something else than a socket is there"));
   const int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (probe < 0) return Errno("socket");
   const sockaddr_un address = Address(path);
@@ -145,7 +149,8 @@ absl::StatusOr<std::unique_ptr<Source>> ShmSource::Serve(const std::string& path
   const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (listener < 0) return Errno("socket");
   const sockaddr_un address = Address(path);
-  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || chmod(path.c_str(), 0600) != 0 || listen(listener, 64) != 0) {
+  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || chmod(path.c_str(), 0600) != 0 ||
+      listen(listener, 64) != 0) {
     const absl::Status failed = Errno(absl::StrCat("fabric socket ", path));
     close(listener);
     return failed;
@@ -196,7 +201,8 @@ ShmReader::~ShmReader() {
   close(socket_);
 }
 
-absl::StatusOr<std::unique_ptr<Reader>> ShmReader::Connect(const std::string& path, const kv::Digest128& layout_id, std::chrono::milliseconds timeout) {
+absl::StatusOr<std::unique_ptr<Reader>> ShmReader::Connect(const std::string& path, const kv::Digest128& layout_id,
+                                                           std::chrono::milliseconds timeout) {
   const int link = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (link < 0) return Errno("socket");
   const auto wait_ms = std::max<std::chrono::milliseconds::rep>(timeout.count(), 1);  // the kernel takes 0 for ever
@@ -212,7 +218,8 @@ absl::StatusOr<std::unique_ptr<Reader>> ShmReader::Connect(const std::string& pa
   } else if (!IsSameUser(link)) {
     status = absl::FailedPreconditionError(absl::StrCat("fabric socket ", path, ": another user serves on it"));
   } else if (fd = ReceiveHello(link, hello); fd < 0) {
-    status = absl::UnavailableError(absl::StrCat("fabric socket ", path, ": the source handed over no region in time (it refused us, has too many readers, or hangs)"));
+    status = absl::UnavailableError(absl::StrCat(
+        "fabric socket ", path, ": the source handed over no region in time (it refused us, has too many readers, or hangs)"));
   } else {
     status = CheckRegion(fd, hello, layout_id);
   }

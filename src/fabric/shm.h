@@ -33,10 +33,12 @@ class ShmSource final : public Source {
   std::jthread thread_;
 };
 
-// Maps only what is sealed, of the right size and layout, and served by the same user. A copy thread of its own reads in order. The mapping stays until the last read has completed.
+// Maps only what is sealed, of the right size and layout, and served by the same user. A copy thread of its own reads in order. The
+// mapping stays until the last read has completed.
 class ShmReader final : public Reader {
  public:
-  static absl::StatusOr<std::unique_ptr<Reader>> Connect(const std::string& path, const kv::Digest128& layout_id, std::chrono::milliseconds timeout);
+  static absl::StatusOr<std::unique_ptr<Reader>> Connect(const std::string& path, const kv::Digest128& layout_id,
+                                                         std::chrono::milliseconds timeout);
   ~ShmReader() override;
 
   void Read(ReadRequest request, ReadDone done) override;

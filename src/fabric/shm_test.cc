@@ -28,11 +28,11 @@ namespace cofferdam::fabric {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::HasSubstr;
 using testing::PendingRead;
 using testing::ReadNow;
 using testing::RunInChild;
 using testing::TemporaryDirectory;
-using ::testing::HasSubstr;
 
 constexpr uint64_t kRegion = 77;
 constexpr size_t kBytes = 1 << 16;
@@ -88,7 +88,9 @@ class ShmTest : public ::testing::Test {
     arrived_.assign(bytes, std::byte{0xee});
     return {.region = kRegion, .source_offset = offset, .destination = arrived_};
   }
-  bool Arrived(uint64_t offset) const { return std::memcmp(arrived_.data(), region_->bytes().data() + offset, arrived_.size()) == 0; }
+  bool Arrived(uint64_t offset) const {
+    return std::memcmp(arrived_.data(), region_->bytes().data() + offset, arrived_.size()) == 0;
+  }
 
   // A source that says `hello` and hands over `fds`, whatever they are. Returns how a reader takes it.
   absl::Status ConnectToFake(const Hello& hello, std::vector<int> fds) {
@@ -184,18 +186,22 @@ TEST_F(ShmTest, ReadsFromAnotherProcessWhatItsOwnerWrites) {
     region_->bytes()[500] = std::byte{0xab};
     (void)!write(to_child[1], "g", 1);
   });
-  EXPECT_EQ(RunInChild([&] {
-              auto reader = Connect();
-              if (!reader.ok() || (*reader)->region().region != kRegion) return 1;
-              std::vector<std::byte> page(1000);
-              if (!ReadNow(**reader, {.region = kRegion, .source_offset = 0, .destination = page}).ok() || page[500] != std::byte{500 % 251}) return 2;
-              (void)!write(to_parent[1], "r", 1);
-              char byte;
-              (void)!read(to_child[0], &byte, 1);
-              if (!ReadNow(**reader, {.region = kRegion, .source_offset = 0, .destination = page}).ok() || page[500] != std::byte{0xab}) return 3;
-              return 0;
-            }),
-            0);
+  EXPECT_EQ(
+      RunInChild([&] {
+        auto reader = Connect();
+        if (!reader.ok() || (*reader)->region().region != kRegion) return 1;
+        std::vector<std::byte> page(1000);
+        if (!ReadNow(**reader, {.region = kRegion, .source_offset = 0, .destination = page}).ok() ||
+            page[500] != std::byte{500 % 251})
+          return 2;
+        (void)!write(to_parent[1], "r", 1);
+        char byte;
+        (void)!read(to_child[0], &byte, 1);
+        if (!ReadNow(**reader, {.region = kRegion, .source_offset = 0, .destination = page}).ok() || page[500] != std::byte{0xab})
+          return 3;
+        return 0;
+      }),
+      0);
   for (int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
 }
 
@@ -309,7 +315,9 @@ TEST_F(ShmTest, CloseEndsEveryOutstandingReadExactlyOnceBeforeItReturns) {
   });
   blocked.get_future().wait();
   std::vector<PendingRead> reads;
-  for (int i = 0; i < 20; ++i) reads.emplace_back(**reader, i == 0 ? Request(0, 64) : ReadRequest{.region = kRegion, .source_offset = 0, .destination = arrived_});
+  for (int i = 0; i < 20; ++i)
+    reads.emplace_back(**reader,
+                       i == 0 ? Request(0, 64) : ReadRequest{.region = kRegion, .source_offset = 0, .destination = arrived_});
   std::jthread closer([&] { (*reader)->Close(); });
   std::jthread second_closer([&] { (*reader)->Close(); });
   while ((*reader)->alive()) std::this_thread::yield();
@@ -325,7 +333,7 @@ TEST_F(ShmTest, CloseEndsEveryOutstandingReadExactlyOnceBeforeItReturns) {
 
 TEST_F(ShmTest, TheSocketIsItsUsersAlone) {
   Serve();
-  struct stat status{};
+  struct stat status {};
   ASSERT_EQ(stat(path_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777u, 0600u);
 }
@@ -377,7 +385,8 @@ TEST_F(ShmTest, NoDescriptorSurvivesAnExec) {
   auto reader = Connect();
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ(RunInChild([] {
-              execl("/bin/sh", "sh", "-c", "for f in /proc/$$/fd/*; do case $(readlink $f) in *memfd*|*socket:*|*eventfd*) exit 1;; esac; done", nullptr);
+              execl("/bin/sh", "sh", "-c",
+                    "for f in /proc/$$/fd/*; do case $(readlink $f) in *memfd*|*socket:*|*eventfd*) exit 1;; esac; done", nullptr);
               return 99;
             }),
             0);

@@ -12,40 +12,59 @@ constexpr size_t kMaxMessageBytes = 2000;
 
 std::string TypeOf(int status) {
   switch (status) {
-    case 401: return "authentication_error";
-    case 404: return "not_found_error";
-    case 429: return "rate_limit_error";
-    default: return status < 500 ? "invalid_request_error" : "server_error";
+    case 401:
+      return "authentication_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "server_error";
   }
 }
 
 int HttpStatusOf(absl::StatusCode code) {
   switch (code) {
-    case absl::StatusCode::kInvalidArgument: return 400;
-    case absl::StatusCode::kResourceExhausted: return 429;
-    case absl::StatusCode::kUnavailable: return 503;
-    case absl::StatusCode::kDeadlineExceeded: return 504;
-    default: return 500;
+    case absl::StatusCode::kInvalidArgument:
+      return 400;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 504;
+    default:
+      return 500;
   }
 }
 
 std::string DefaultMessage(int status) {
   switch (status) {
-    case 503: return "No worker is available at the moment. Try again later.";
-    case 504: return "The request ran out of time.";
-    case 429: return "The server is busy. Try again later.";
-    default: return "The server had an error while it processed the request.";
+    case 503:
+      return "No worker is available at the moment. Try again later.";
+    case 504:
+      return "The request ran out of time.";
+    case 429:
+      return "The server is busy. Try again later.";
+    default:
+      return "The server had an error while it processed the request.";
   }
 }
 
 std::string DefaultCode(absl::StatusCode code) {
   switch (code) {
-    case absl::StatusCode::kResourceExhausted: return std::string(error_code::kQueueFull);
-    case absl::StatusCode::kUnavailable: return std::string(error_code::kNoWorker);
-    case absl::StatusCode::kDeadlineExceeded: return "timeout";
-    case absl::StatusCode::kDataLoss: return std::string(error_code::kIntegrity);
-    case absl::StatusCode::kInvalidArgument: return {};
-    default: return "internal_error";
+    case absl::StatusCode::kResourceExhausted:
+      return std::string(error_code::kQueueFull);
+    case absl::StatusCode::kUnavailable:
+      return std::string(error_code::kNoWorker);
+    case absl::StatusCode::kDeadlineExceeded:
+      return "timeout";
+    case absl::StatusCode::kDataLoss:
+      return std::string(error_code::kIntegrity);
+    case absl::StatusCode::kInvalidArgument:
+      return {};
+    default:
+      return "internal_error";
   }
 }
 

@@ -23,7 +23,7 @@ namespace cofferdam::gateway {
 class Client : public std::enable_shared_from_this<Client> {
  public:
   struct Limits {
-    size_t buffer_bytes;          // of the read buffer: a head, and what a client sends ahead
+    size_t buffer_bytes;  // of the read buffer: a head, and what a client sends ahead
     std::chrono::milliseconds write_timeout;
   };
   Client(boost::asio::ip::tcp::socket socket, Limits limits);

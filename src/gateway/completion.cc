@@ -18,7 +18,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr size_t kWriteBytes = 16 << 10;       // events that are there together are written together
+constexpr size_t kWriteBytes = 16 << 10;  // events that are there together are written together
 
 std::string NewId(bool chat) {
   std::array<unsigned char, 16> bytes;
@@ -43,12 +43,7 @@ double Seconds(std::chrono::steady_clock::duration duration) { return std::chron
 }  // namespace
 
 Completion::Completion(Service& service, Client& client, Framing framing, std::string domain, bool chat)
-    : service_(service),
-      client_(client),
-      framing_(std::move(framing)),
-      domain_(std::move(domain)),
-      chat_(chat),
-      id_(NewId(chat)) {}
+    : service_(service), client_(client), framing_(std::move(framing)), domain_(std::move(domain)), chat_(chat), id_(NewId(chat)) {}
 
 asio::awaitable<Completion::Outcome> Completion::Run(std::string body, Quota::Share share) {
   client_.StartWatch([this] {
@@ -184,7 +179,8 @@ asio::awaitable<Completion::Outcome> Completion::ReplyError(ApiError error) {
 Completion::Step Completion::Take(Generation::Event event) {
   Step step;
   switch (event.kind) {
-    case Generation::Kind::kAccepted: break;
+    case Generation::Kind::kAccepted:
+      break;
     case Generation::Kind::kToken:
       if (!first_token_.has_value()) {
         first_token_ = std::chrono::steady_clock::now();

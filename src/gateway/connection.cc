@@ -52,8 +52,8 @@ class Connection::Parser : public http::request_parser<http::string_body> {
 Connection::Connection(Service& service, asio::ip::tcp::socket socket)
     : service_(service),
       client_(std::make_shared<Client>(
-          std::move(socket), Client::Limits{service.options.max_header_bytes + service.options.max_pipelined_bytes,
-                                            service.options.write_timeout})) {
+          std::move(socket),
+          Client::Limits{service.options.max_header_bytes + service.options.max_pipelined_bytes, service.options.write_timeout})) {
   ++service_.metrics.connections;
   ++service_.metrics.connections_total;
 }
@@ -79,7 +79,8 @@ asio::awaitable<void> Connection::Serve(std::shared_ptr<Connection> self) {
 
 asio::awaitable<void> Connection::Refuse(std::shared_ptr<Connection> self) {
   try {
-    co_await self->ReplyAndClose(ErrorReply(HttpError(503, "Too many connections. Try again later.", "too_many_connections")), "other");
+    co_await self->ReplyAndClose(ErrorReply(HttpError(503, "Too many connections. Try again later.", "too_many_connections")),
+                                 "other");
   } catch (const std::exception& problem) {
     log::error("a refusal ended with an exception: {}", problem.what());
   }
@@ -119,12 +120,12 @@ asio::awaitable<bool> Connection::ReadHead(Parser& parser) {
     co_await ReplyAndClose(ErrorReply(HttpError(408, "The request's headers took too long.", "timeout")), "other");
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     const size_t limit = service_.options.max_header_bytes;
-    co_await ReplyAndClose(ErrorReply(HttpError(431, absl::StrCat("The headers are limited to ", limit, " bytes."), "headers_too_large")),
-                           "other");
+    co_await ReplyAndClose(
+        ErrorReply(HttpError(431, absl::StrCat("The headers are limited to ", limit, " bytes."), "headers_too_large")), "other");
   } else if (error == http::error::body_limit) {
     const size_t limit = service_.options.max_body_bytes;
-    co_await ReplyAndClose(ErrorReply(HttpError(413, absl::StrCat("The request body is limited to ", limit, " bytes."), "body_too_large")),
-                           "other");
+    co_await ReplyAndClose(
+        ErrorReply(HttpError(413, absl::StrCat("The request body is limited to ", limit, " bytes."), "body_too_large")), "other");
   } else if (error.category() == make_error_code(http::error::bad_method).category() && error != http::error::end_of_stream &&
              error != http::error::partial_message) {
     co_await ReplyAndClose(ErrorReply(HttpError(400, "The request is not valid HTTP.", "bad_http")), "other");
@@ -147,8 +148,9 @@ asio::awaitable<bool> Connection::ReadBody(Parser& parser, const Route& route, c
     co_await ReplyAndClose(ErrorReply(HttpError(408, "The request's body took too long.", "timeout")), route.name);
   } else if (error == http::error::body_limit) {
     const size_t limit = service_.options.max_body_bytes;
-    co_await ReplyAndClose(ErrorReply(HttpError(413, absl::StrCat("The request body is limited to ", limit, " bytes."), "body_too_large")),
-                           route.name);
+    co_await ReplyAndClose(
+        ErrorReply(HttpError(413, absl::StrCat("The request body is limited to ", limit, " bytes."), "body_too_large")),
+        route.name);
   } else if (error.category() == make_error_code(http::error::bad_method).category() && error != http::error::partial_message) {
     co_await ReplyAndClose(ErrorReply(HttpError(400, "The request body is not valid HTTP.", "bad_http")), route.name);
   }
@@ -202,7 +204,7 @@ asio::awaitable<bool> Connection::ServeOne() {
     service_.metrics.CountRequest(route.name, refusal->status);
     const std::string bytes = RenderReply(*refusal, framing);
     const bool sent = co_await client_->Write(bytes);
-    co_return sent && framing.keep_alive;
+    co_return sent&& framing.keep_alive;
   }
   const bool whole = co_await ReadBody(*parser, route, *request);
   if (!whole) co_return false;
@@ -222,7 +224,7 @@ asio::awaitable<bool> Connection::Dispatch(HttpRequest request, const Route& rou
   service_.metrics.CountRequest(route.name, reply.status);
   const std::string bytes = RenderReply(reply, framing);
   const bool sent = co_await client_->Write(bytes);
-  co_return sent && framing.keep_alive;
+  co_return sent&& framing.keep_alive;
 }
 
 asio::awaitable<HttpReply> Connection::AnswerSoon(const Route& route, const HttpRequest& request) {

@@ -75,8 +75,8 @@ double Fields::Number(std::string_view name, double otherwise, NumberRange range
   }
   const auto number = value->get<double>();
   if (!std::isfinite(number) || number < range.low || number > range.high || (range.without_low && number == range.low)) {
-    Fail(name, absl::StrCat("must be ", range.without_low ? "over " : "from ", range.low, range.without_low ? " and up to " : " to ",
-                            range.high));
+    Fail(name, absl::StrCat("must be ", range.without_low ? "over " : "from ", range.low,
+                            range.without_low ? " and up to " : " to ", range.high));
     return otherwise;
   }
   return number;

@@ -31,20 +31,30 @@ TEST(Fields, DepthIsCountedOutsideOfStrings) {
 
 // Bodies of random fields and values: an answer or a refusal that names a field, never an exception.
 TEST(Fields, RandomBodiesNeverThrow) {
-  static const char* const kNames[] = {"prompt", "messages", "max_tokens", "stop", "logit_bias", "stream_options", "temperature", "seed",
-                                       "n", "tools", "response_format", "stop_token_ids", "stream", "model", "role", "content"};
+  static const char* const kNames[] = {"prompt",      "messages", "max_tokens", "stop",   "logit_bias",      "stream_options",
+                                       "temperature", "seed",     "n",          "tools",  "response_format", "stop_token_ids",
+                                       "stream",      "model",    "role",       "content"};
   std::mt19937_64 random(5);
   const auto value = [&](auto&& self, int depth) -> Json {
     switch (random() % (depth > 3 ? 6 : 9)) {
-      case 0: return nullptr;
-      case 1: return static_cast<int64_t>(random());
-      case 2: return static_cast<double>(random() % 100) / 7;
-      case 3: return random() % 2 == 0;
-      case 4: return "text";
-      case 5: return random();
-      case 6: return Json::array({self(self, depth + 1), self(self, depth + 1)});
-      case 7: return Json{{"role", "user"}, {"content", self(self, depth + 1)}};
-      default: return Json{{kNames[random() % std::size(kNames)], self(self, depth + 1)}, {"5", self(self, depth + 1)}};
+      case 0:
+        return nullptr;
+      case 1:
+        return static_cast<int64_t>(random());
+      case 2:
+        return static_cast<double>(random() % 100) / 7;
+      case 3:
+        return random() % 2 == 0;
+      case 4:
+        return "text";
+      case 5:
+        return random();
+      case 6:
+        return Json::array({self(self, depth + 1), self(self, depth + 1)});
+      case 7:
+        return Json{{"role", "user"}, {"content", self(self, depth + 1)}};
+      default:
+        return Json{{kNames[random() % std::size(kNames)], self(self, depth + 1)}, {"5", self(self, depth + 1)}};
     }
   };
   for (int round = 0; round < 20000; ++round) {

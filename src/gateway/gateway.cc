@@ -66,8 +66,7 @@ absl::StatusOr<std::unique_ptr<Service>> MakeService(GatewayOptions options) {
   const absl::StatusOr<std::string> hash = text::ModelHash(options.model_path);
   if (!hash.ok()) return hash.status();
   auto service = std::make_unique<Service>(std::move(options), *std::move(tokenizer), *std::move(chat), *hash);
-  service->created =
-      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  service->created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   return service;
 }
 

@@ -15,9 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kLookAtWorker{250};
 constexpr std::chrono::milliseconds kFirstBackOff{50};
 
-ApiError Integrity(std::string message) {
-  return HttpError(500, std::move(message), std::string(error_code::kIntegrity));
-}
+ApiError Integrity(std::string message) { return HttpError(500, std::move(message), std::string(error_code::kIntegrity)); }
 
 }  // namespace
 
@@ -113,10 +111,14 @@ std::optional<Generation::Event> Generation::Handle(const v1::GenerateEvent& eve
   const bool current = event.attempt().boot_id() == attempt_.boot_id() && event.attempt().counter() == attempt_.counter();
   if (current) {
     switch (event.event_case()) {
-      case v1::GenerateEvent::kAccepted: return OnAccepted(event.accepted());
-      case v1::GenerateEvent::kToken: return OnToken(event.token());
-      case v1::GenerateEvent::kFinished: return OnFinished(event.finished());
-      case v1::GenerateEvent::EVENT_NOT_SET: break;
+      case v1::GenerateEvent::kAccepted:
+        return OnAccepted(event.accepted());
+      case v1::GenerateEvent::kToken:
+        return OnToken(event.token());
+      case v1::GenerateEvent::kFinished:
+        return OnFinished(event.finished());
+      case v1::GenerateEvent::EVENT_NOT_SET:
+        break;
     }
   }
   ++service_.metrics.stale_messages_total;

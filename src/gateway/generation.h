@@ -26,10 +26,10 @@ class Generation {
   enum class Kind { kAccepted, kToken, kFinished, kFailed, kCancelled };
   struct Event {
     Kind kind = Kind::kFailed;
-    uint32_t pages_verified = 0;                             // kAccepted
-    TokenId token = 0;                                       // kToken
-    v1::Finished::Reason reason = v1::Finished::UNKNOWN;     // kFinished
-    ApiError error;                                          // kFailed
+    uint32_t pages_verified = 0;                          // kAccepted
+    TokenId token = 0;                                    // kToken
+    v1::Finished::Reason reason = v1::Finished::UNKNOWN;  // kFinished
+    ApiError error;                                       // kFailed
   };
 
   // `request` lacks only the attempt. `service` must outlive this.
@@ -73,7 +73,7 @@ class Generation {
   v1::Attempt attempt_;
   bool attempt_accepted_ = false;
   size_t resumed_from_ = 0;  // tokens that were there when the attempt began
-  bool accepted_ = false;  // by any attempt; the client was told
+  bool accepted_ = false;    // by any attempt; the client was told
   bool cancelled_ = false;
   int retries_ = 0;
   std::chrono::steady_clock::time_point launch_at_{};

@@ -35,7 +35,8 @@ TEST(HttpMessage, ErrorsCarryTheirHeaders) {
   const std::string busy = RenderReply(ErrorReply(HttpError(429, "busy", "queue_full")), Framing());
   EXPECT_NE(busy.find("429 Too Many Requests"), std::string::npos);
   EXPECT_NE(busy.find("Retry-After: 1\r\n"), std::string::npos);
-  EXPECT_NE(busy.find(R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"queue_full"}})"), std::string::npos);
+  EXPECT_NE(busy.find(R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"queue_full"}})"),
+            std::string::npos);
 }
 
 }  // namespace

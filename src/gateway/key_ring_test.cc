@@ -24,7 +24,8 @@ TEST(KeyRing, AKeyIsADomainThatDoesNotShowIt) {
 
 TEST(KeyRing, OthersAreRefused) {
   const KeyRing ring({"sk-one"});
-  for (const char* header : {"", "Bearer", "Bearer ", "sk-one", "Basic sk-one", "Bearer sk-onf", "Bearer sk-on", "Bearer sk-one1"}) {
+  for (const char* header :
+       {"", "Bearer", "Bearer ", "sk-one", "Basic sk-one", "Bearer sk-onf", "Bearer sk-on", "Bearer sk-one1"}) {
     EXPECT_EQ(ring.DomainFor(header), std::nullopt) << header;
   }
   EXPECT_EQ(ring.DomainFor("Bearer " + std::string(100000, 'x')), std::nullopt);

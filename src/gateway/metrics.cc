@@ -36,9 +36,8 @@ std::string Escape(std::string_view text) {
 
 bool IsName(std::string_view name) {
   if (name.empty() || name.size() > 200 || (name[0] >= '0' && name[0] <= '9')) return false;
-  return std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  });
+  return std::all_of(name.begin(), name.end(),
+                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; });
 }
 
 std::string Value(double value) {
@@ -99,7 +98,9 @@ void AddWorker(std::map<std::string, Family>& families, const WorkerMetrics& wor
       absl::StrAppend(&all, ",", metric.label_names(i), "=\"", Escape(metric.label_values(i)), "\"");
     }
     const bool taken = own.find(absl::StrCat("# TYPE cofferdam:", metric.name(), " ")) != std::string::npos;
-    if (good) AddSample(families, absl::StrCat(taken ? "worker_" : "", metric.name()), metric.help(), metric.kind() == v1::Metric::COUNTER, all, metric.value());
+    if (good)
+      AddSample(families, absl::StrCat(taken ? "worker_" : "", metric.name()), metric.help(), metric.kind() == v1::Metric::COUNTER,
+                all, metric.value());
   }
 }
 
@@ -141,7 +142,8 @@ void Metrics::RenderOwn(std::string& out) const {
     const MutexLock lock(mutex_);
     Head("requests_total", "counter", "Finished HTTP requests", out);
     for (const auto& [key, count] : requests_) {
-      absl::StrAppend(&out, "cofferdam:requests_total{route=\"", Escape(key.first), "\",status=\"", key.second, "\"} ", count, "\n");
+      absl::StrAppend(&out, "cofferdam:requests_total{route=\"", Escape(key.first), "\",status=\"", key.second, "\"} ", count,
+                      "\n");
     }
     Head("rejections_total", "counter", "Requests refused or failed, by error code", out);
     for (const auto& [code, count] : rejections_) {
@@ -161,7 +163,8 @@ void Metrics::RenderOwn(std::string& out) const {
   Single("resumed_total", "counter", "Retries that went on after tokens were sent", resumed_total, out);
   Single("retries_refused_total", "counter", "Retries that the shared budget did not allow", retries_refused_total, out);
   Single("timeouts_total", "counter", "Clients that were too slow", timeouts_total, out);
-  Single("handoff_pages_verified_total", "counter", "Pages that accepted requests took over from prefill", pages_verified_total, out);
+  Single("handoff_pages_verified_total", "counter", "Pages that accepted requests took over from prefill", pages_verified_total,
+         out);
   time_to_first_token.Render("time_to_first_token_seconds", "From the whole request to its first token", out);
   end_to_end.Render("e2e_request_latency_seconds", "From the whole request to its last token", out);
 }

@@ -19,9 +19,9 @@ namespace cofferdam::gateway {
 
 struct CompletionRequest {
   bool chat = false;
-  std::string model;  // empty: the served one
-  std::vector<text::ChatMessage> messages;                      // chat
-  std::variant<std::string, std::vector<TokenId>> prompt;       // completions
+  std::string model;                                       // empty: the served one
+  std::vector<text::ChatMessage> messages;                 // chat
+  std::variant<std::string, std::vector<TokenId>> prompt;  // completions
   std::optional<uint32_t> max_tokens;
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;

@@ -46,8 +46,9 @@ std::string ResponseWriter::FirstChunk() const {
 
 std::string ResponseWriter::TextChunk(std::string_view text) const {
   const std::string content = JsonString(text);
-  return Chunk(header_.chat ? absl::StrCat("[{\"index\":0,\"delta\":{\"content\":", content, "},\"logprobs\":null,\"finish_reason\":null}]")
-                            : absl::StrCat("[{\"index\":0,\"text\":", content, ",\"logprobs\":null,\"finish_reason\":null}]"),
+  return Chunk(header_.chat
+                   ? absl::StrCat("[{\"index\":0,\"delta\":{\"content\":", content, "},\"logprobs\":null,\"finish_reason\":null}]")
+                   : absl::StrCat("[{\"index\":0,\"text\":", content, ",\"logprobs\":null,\"finish_reason\":null}]"),
                "null");
 }
 

@@ -16,8 +16,7 @@ namespace cofferdam::gateway {
 class OutputText {
  public:
   // `tokenizer` must outlive this.
-  OutputText(const text::Tokenizer& tokenizer, std::vector<std::string> stops)
-      : tokenizer_(tokenizer), stops_(std::move(stops)) {}
+  OutputText(const text::Tokenizer& tokenizer, std::vector<std::string> stops) : tokenizer_(tokenizer), stops_(std::move(stops)) {}
 
   // Returns what can be shown now; often nothing.
   std::string Push(TokenId token) { return stops_.Feed(characters_.Feed(tokenizer_.TokenBytes(token, false))); }

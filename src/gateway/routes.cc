@@ -41,7 +41,8 @@ std::optional<HttpReply> CheckMethod(const Route& route, const HttpRequest& requ
     return reply;
   }
   if (route.id == RouteId::kNone) {
-    return ErrorReply(HttpError(404, absl::StrCat("There is nothing at ", request.path.substr(0, kMaxShownBytes), "."), "not_found"));
+    return ErrorReply(
+        HttpError(404, absl::StrCat("There is nothing at ", request.path.substr(0, kMaxShownBytes), "."), "not_found"));
   }
   const bool allowed = route.post ? request.method == "POST" : request.method == "GET" || request.method == "HEAD";
   if (allowed) return std::nullopt;
@@ -198,7 +199,8 @@ std::optional<HttpReply> CheckHead(const Service& service, const Route& route, c
   if (route.needs_key) {
     const std::optional<std::string> known = service.keys.DomainFor(request.authorization);
     if (!known.has_value()) {
-      return ErrorReply(HttpError(401, "The API key is missing or wrong. Send it as 'Authorization: Bearer KEY'.", "invalid_api_key"));
+      return ErrorReply(
+          HttpError(401, "The API key is missing or wrong. Send it as 'Authorization: Bearer KEY'.", "invalid_api_key"));
     }
     *domain = *known;
   }
@@ -207,16 +209,24 @@ std::optional<HttpReply> CheckHead(const Service& service, const Route& route, c
 
 HttpReply Answer(Service& service, const Route& route, const HttpRequest& request) {
   switch (route.id) {
-    case RouteId::kModels: return Models(service);
-    case RouteId::kModel: return Model(service, request.path);
-    case RouteId::kHealth: return Health(service);
-    case RouteId::kMetrics: return MetricsText(service);
-    case RouteId::kTokenize: return WithObject(service, request, Tokenize);
-    case RouteId::kDetokenize: return WithObject(service, request, Detokenize);
-    case RouteId::kVersion: return JsonReply(R"({"version":")" COFFERDAM_VERSION R"("})");
+    case RouteId::kModels:
+      return Models(service);
+    case RouteId::kModel:
+      return Model(service, request.path);
+    case RouteId::kHealth:
+      return Health(service);
+    case RouteId::kMetrics:
+      return MetricsText(service);
+    case RouteId::kTokenize:
+      return WithObject(service, request, Tokenize);
+    case RouteId::kDetokenize:
+      return WithObject(service, request, Detokenize);
+    case RouteId::kVersion:
+      return JsonReply(R"({"version":")" COFFERDAM_VERSION R"("})");
     case RouteId::kChat:
     case RouteId::kCompletions:
-    case RouteId::kNone: break;
+    case RouteId::kNone:
+      break;
   }
   return ErrorReply(HttpError(500, "The route has no answer.", "internal_error"));
 }
@@ -227,7 +237,8 @@ bool IsServed(const Service& service, const std::string& model) {
 }
 
 ApiError ModelNotFound(const std::string& model) {
-  ApiError error = HttpError(404, absl::StrCat("The model '", model.substr(0, kMaxShownBytes), "' does not exist."), "model_not_found");
+  ApiError error =
+      HttpError(404, absl::StrCat("The model '", model.substr(0, kMaxShownBytes), "' does not exist."), "model_not_found");
   error.param = "model";
   return error;
 }

@@ -48,7 +48,9 @@ grpc::Status Worker::AskInfo(grpc::ClientContext& context, v1::WorkerInfo* info)
 }
 
 Workers::Workers(const GatewayOptions& options, std::string model_hash)
-    : model_hash_(std::move(model_hash)), interval_(options.poll_interval), timeout_(options.poll_timeout),
+    : model_hash_(std::move(model_hash)),
+      interval_(options.poll_interval),
+      timeout_(options.poll_timeout),
       silence_(options.silence_timeout) {
   const MutexLock lock(mutex_);
   for (const std::string& address : options.decode_addresses) {
@@ -219,7 +221,8 @@ std::vector<WorkerMetrics> Workers::Report() const {
     worker.role = slot.worker->role_name();
     worker.address = slot.worker->address();
     worker.up = slot.up;
-    worker.routable = slot.problem.empty() || std::find(fleet_->routable.begin(), fleet_->routable.end(), slot.worker) != fleet_->routable.end();
+    worker.routable =
+        slot.problem.empty() || std::find(fleet_->routable.begin(), fleet_->routable.end(), slot.worker) != fleet_->routable.end();
     worker.gateway_running = slot.worker->running();
     worker.info = slot.info;
   }

@@ -35,12 +35,14 @@ uint32_t DecodeHandoff::ExpectedTokens(uint32_t ordinal) const {
 
 absl::Status DecodeHandoff::CheckAnnounced(const AnnouncedPage& page) const {
   if (page.ordinal >= pages_.size()) {
-    return absl::InternalError(absl::StrCat("the prefill worker announced page ", page.ordinal, " of a prompt of ", pages_.size(), " pages"));
+    return absl::InternalError(
+        absl::StrCat("the prefill worker announced page ", page.ordinal, " of a prompt of ", pages_.size(), " pages"));
   }
   const kv::Seal& seal = page.seal;
   if (seal.layout_id != options_.layout_id) return absl::InternalError("a page of another layout was announced");
   if (seal.identity != options_.identities[page.ordinal] || seal.tokens != ExpectedTokens(page.ordinal)) {
-    return absl::InternalError(absl::StrCat("page ", page.ordinal, " was announced with the identity of other tokens than this prompt's"));
+    return absl::InternalError(
+        absl::StrCat("page ", page.ordinal, " was announced with the identity of other tokens than this prompt's"));
   }
   return absl::OkStatus();
 }
@@ -81,8 +83,8 @@ void DecodeHandoff::IssueReads(DecodeActions& actions) {
     pages_[page.ordinal] = PageState::kReading;
     seals_[page.ordinal] = page.seal;
     ++reads_out_;
-    actions.push_back(IssueRead{.page = page, .expected_identity = options_.identities[page.ordinal],
-                                .expected_tokens = ExpectedTokens(page.ordinal)});
+    actions.push_back(IssueRead{
+        .page = page, .expected_identity = options_.identities[page.ordinal], .expected_tokens = ExpectedTokens(page.ordinal)});
   }
 }
 
@@ -134,7 +136,8 @@ void DecodeHandoff::OnStreamEnded(const absl::Status& status, DecodeActions& act
   if (state_ != State::kRunning) return;
   // I5: even a stream that ends well has failed when it ends before coverage. Refusals go on to the client unchanged.
   const bool refusal = absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
-  FailWith(status.ok() ? absl::UnavailableError("the prefill worker ended the stream before all pages were covered") : status, !refusal, actions);
+  FailWith(status.ok() ? absl::UnavailableError("the prefill worker ended the stream before all pages were covered") : status,
+           !refusal, actions);
 }
 
 void DecodeHandoff::OnCancel(DecodeActions& actions) {
@@ -157,7 +160,8 @@ void DecodeHandoff::OnTick(Time now, DecodeActions& actions) {
   if (!silent && now - last_progress_ <= options_.stall_limit) return;
   // A timeout closes; it frees nothing. Reads that hang end because their connection goes.
   ClosePeerOnce(actions);
-  FailWith(absl::UnavailableError(silent ? "the prefill worker went silent" : "the prefill worker makes no progress"), true, actions);
+  FailWith(absl::UnavailableError(silent ? "the prefill worker went silent" : "the prefill worker makes no progress"), true,
+           actions);
 }
 
 void DecodeHandoff::FailWith(absl::Status status, bool retry_elsewhere, DecodeActions& actions) {

@@ -61,7 +61,7 @@ class DecodeHandoff {
     uint64_t covered_tokens = 0;            // at least 1
     uint32_t first_page = 0;                // pages before it are decode's already; at least one page is wanted
     uint32_t page_tokens = 0;
-    size_t page_bytes = 0;                  // of one read
+    size_t page_bytes = 0;     // of one read
     Duration silence_limit{};  // without a word of the peer for longer, it is closed
     Duration stall_limit{};    // a peer that talks, but takes no step, announces nothing and ends no read for longer, has failed
   };

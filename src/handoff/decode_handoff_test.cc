@@ -22,8 +22,14 @@ class DecodeHandoffTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kTokens = 4 * testing::kPageTokens + 3;  // 5 pages, the last one partial
   static DecodeHandoff::Options Options() {
-    return {.attempt = kAttempt, .layout_id = testing::LayoutId(), .identities = testing::Identities(5), .covered_tokens = kTokens,
-            .first_page = 0, .page_tokens = testing::kPageTokens, .page_bytes = kPageBytes, .silence_limit = milliseconds(300),
+    return {.attempt = kAttempt,
+            .layout_id = testing::LayoutId(),
+            .identities = testing::Identities(5),
+            .covered_tokens = kTokens,
+            .first_page = 0,
+            .page_tokens = testing::kPageTokens,
+            .page_bytes = kPageBytes,
+            .silence_limit = milliseconds(300),
             .stall_limit = milliseconds(1000)};
   }
   void Announce(std::initializer_list<uint32_t> ordinals, AttemptId attempt = kAttempt) {

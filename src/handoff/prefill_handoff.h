@@ -33,8 +33,8 @@ using PrefillActions = std::vector<PrefillAction>;
 class PrefillHandoff {
  public:
   struct Options {
-    uint32_t pages = 0;       // of the whole prompt; at least 1
-    uint32_t first_page = 0;  // pages before it are not announced
+    uint32_t pages = 0;         // of the whole prompt; at least 1
+    uint32_t first_page = 0;    // pages before it are not announced
     Duration silence_limit{};   // without a word of decode
     Duration progress_limit{};  // without a page covered, while pages are announced and not covered
   };

@@ -39,14 +39,19 @@ class World {
     window_ = std::make_unique<TransferWindow>(window_bytes_, cap_.get());
     // A part of the schedules runs almost undisturbed, so that completion is reached late, too.
     faults_ = Chance(3) ? 0 : 1 + Draw(Chance(2) ? 30 : 250);
-    decode_ = std::make_unique<DecodeHandoff>(
-        DecodeHandoff::Options{.attempt = kAttempt, .layout_id = testing::LayoutId(), .identities = testing::Identities(pages_),
-                               .covered_tokens = tokens_, .first_page = first_page_, .page_tokens = testing::kPageTokens,
-                               .page_bytes = kPageBytes, .silence_limit = milliseconds(300), .stall_limit = milliseconds(1000)},
-        *window_, now_);
+    decode_ = std::make_unique<DecodeHandoff>(DecodeHandoff::Options{.attempt = kAttempt,
+                                                                     .layout_id = testing::LayoutId(),
+                                                                     .identities = testing::Identities(pages_),
+                                                                     .covered_tokens = tokens_,
+                                                                     .first_page = first_page_,
+                                                                     .page_tokens = testing::kPageTokens,
+                                                                     .page_bytes = kPageBytes,
+                                                                     .silence_limit = milliseconds(300),
+                                                                     .stall_limit = milliseconds(1000)},
+                                              *window_, now_);
     prefill_ = std::make_unique<PrefillHandoff>(
-        PrefillHandoff::Options{.pages = pages_, .first_page = first_page_, .silence_limit = milliseconds(300),
-                                .progress_limit = milliseconds(1000)},
+        PrefillHandoff::Options{
+            .pages = pages_, .first_page = first_page_, .silence_limit = milliseconds(300), .progress_limit = milliseconds(1000)},
         now_);
     const bool crowded = Chance(4);  // another handoff holds the window
     while (crowded && window_->TryTake(other_, kPageBytes)) {
@@ -69,14 +74,25 @@ class World {
 
   void RandomEvent() {
     switch (Draw(12)) {
-      case 0: case 1: return StepPrefill();
-      case 2: case 3: return DeliverToDecode();
-      case 4: return DeliverToPrefill();
-      case 5: case 6: return EndRead(std::nullopt);
-      case 7: return Heartbeats();
-      case 8: return Tick();
-      case 9: return GiveOther();
-      default: return DisturbSomething();
+      case 0:
+      case 1:
+        return StepPrefill();
+      case 2:
+      case 3:
+        return DeliverToDecode();
+      case 4:
+        return DeliverToPrefill();
+      case 5:
+      case 6:
+        return EndRead(std::nullopt);
+      case 7:
+        return Heartbeats();
+      case 8:
+        return Tick();
+      case 9:
+        return GiveOther();
+      default:
+        return DisturbSomething();
     }
   }
 
@@ -160,10 +176,17 @@ class World {
   void Corrupt(AnnouncedPage& page) {
     Mark("wrong announcement");
     switch (Draw(4)) {
-      case 0: page.ordinal = pages_ + static_cast<uint32_t>(Draw(3)); break;
-      case 1: page.seal.identity[2] ^= 1; break;
-      case 2: page.seal.tokens ^= 1; break;
-      default: page.seal.layout_id[0] ^= 1;
+      case 0:
+        page.ordinal = pages_ + static_cast<uint32_t>(Draw(3));
+        break;
+      case 1:
+        page.seal.identity[2] ^= 1;
+        break;
+      case 2:
+        page.seal.tokens ^= 1;
+        break;
+      default:
+        page.seal.layout_id[0] ^= 1;
     }
   }
   void DeliverToPrefill() {
@@ -250,7 +273,8 @@ class World {
         decode_->OnAnnounced(kAttempt, {&page, 1}, now_, actions);
         break;
       }
-      default: return BreakStream();
+      default:
+        return BreakStream();
     }
     Perform(actions);
   }
@@ -378,12 +402,28 @@ TEST(HandoffRandomTest, InvariantsHoldInEverySchedule) {
     World(seed, marks).Run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed << ": run again with COFFERDAM_HANDOFF_SEED=" << seed;
   }
-  for (const char* name :
-       {"refused", "reserved after the stream was closed", "computation failed", "a step ended after the stream was closed",
-        "unpinned under a reader", "announced twice", "wrong announcement", "decode learnt of the stream's end before coverage",
-        "a read ended after the end", "a read failed", "bits flipped", "waited for the window", "prefill gave decode up",
-        "cancelled with reads out", "cancelled", "cancelled after completion", "closed a silent peer", "an adoption failed",
-        "the last adoption failed", "completed", "stale messages", "a wrong covered count"}) {
+  for (const char* name : {"refused",
+                           "reserved after the stream was closed",
+                           "computation failed",
+                           "a step ended after the stream was closed",
+                           "unpinned under a reader",
+                           "announced twice",
+                           "wrong announcement",
+                           "decode learnt of the stream's end before coverage",
+                           "a read ended after the end",
+                           "a read failed",
+                           "bits flipped",
+                           "waited for the window",
+                           "prefill gave decode up",
+                           "cancelled with reads out",
+                           "cancelled",
+                           "cancelled after completion",
+                           "closed a silent peer",
+                           "an adoption failed",
+                           "the last adoption failed",
+                           "completed",
+                           "stale messages",
+                           "a wrong covered count"}) {
     EXPECT_GT(marks[name], 0u) << "never reached: " << name;
   }
   for (const auto& [name, count] : marks) RecordProperty(name, std::to_string(count));

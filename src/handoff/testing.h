@@ -41,7 +41,8 @@ inline AnnouncedPage Page(uint32_t ordinal, uint64_t tokens) {
 
 template <typename Wanted, typename Actions>
 size_t Count(const Actions& actions) {
-  return static_cast<size_t>(std::count_if(actions.begin(), actions.end(), [](const auto& a) { return std::holds_alternative<Wanted>(a); }));
+  return static_cast<size_t>(
+      std::count_if(actions.begin(), actions.end(), [](const auto& a) { return std::holds_alternative<Wanted>(a); }));
 }
 template <typename Wanted, typename Actions>
 const Wanted* Find(const Actions& actions) {

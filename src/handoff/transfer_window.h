@@ -29,7 +29,8 @@ class TransferWindow {
   };
 
   // `all_peers`, unless null, is the cap over all peers and outlives this window.
-  explicit TransferWindow(size_t limit_bytes, TransferWindow* all_peers = nullptr) : limit_bytes_(limit_bytes), all_peers_(all_peers) {}
+  explicit TransferWindow(size_t limit_bytes, TransferWindow* all_peers = nullptr)
+      : limit_bytes_(limit_bytes), all_peers_(all_peers) {}
   TransferWindow(const TransferWindow&) = delete;
   TransferWindow& operator=(const TransferWindow&) = delete;
 

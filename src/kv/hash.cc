@@ -9,7 +9,8 @@ namespace cofferdam::kv {
 static_assert(std::endian::native == std::endian::little, "hash inputs and pages are little-endian in memory");
 
 KeyedHasher::KeyedHasher(const Key& key, std::string_view purpose) {
-  CD_CHECK(crypto_generichash_blake2b_init(&state_, key.data(), key.size(), sizeof(Digest128)) == 0, "BLAKE2b accepts its parameters");
+  CD_CHECK(crypto_generichash_blake2b_init(&state_, key.data(), key.size(), sizeof(Digest128)) == 0,
+           "BLAKE2b accepts its parameters");
   AddField(purpose);
 }
 

@@ -44,9 +44,9 @@ absl::StatusOr<Layout> Layout::Make(LayoutSpec spec) {
 }
 
 std::string Layout::Describe() const {
-  return absl::StrCat("format=", kFormatVersion, " model=", spec_.model_hash, " rope=[", spec_.rope_settings, "] layers=",
-                      spec_.layers, " kv_heads=", spec_.kv_heads, " head_size_k=", spec_.head_size_k, " head_size_v=",
-                      spec_.head_size_v, " kv_type=f16 page_tokens=", spec_.page_tokens, " k_block=", kTokenBlock);
+  return absl::StrCat("format=", kFormatVersion, " model=", spec_.model_hash, " rope=[", spec_.rope_settings,
+                      "] layers=", spec_.layers, " kv_heads=", spec_.kv_heads, " head_size_k=", spec_.head_size_k,
+                      " head_size_v=", spec_.head_size_v, " kv_type=f16 page_tokens=", spec_.page_tokens, " k_block=", kTokenBlock);
 }
 
 std::string Hex(const Digest128& digest) {

@@ -23,13 +23,13 @@ inline constexpr uint32_t kFormatVersion = 1;
 
 // What a layout is computed from. All counts are those of the model file.
 struct LayoutSpec {
-  std::string model_hash;       // hex, of the whole file
-  std::string rope_settings;    // any text that names everything that changes K for a given token and position
+  std::string model_hash;     // hex, of the whole file
+  std::string rope_settings;  // any text that names everything that changes K for a given token and position
   uint32_t layers = 0;
   uint32_t kv_heads = 0;
   uint32_t head_size_k = 0;
   uint32_t head_size_v = 0;
-  uint32_t page_tokens = 64;    // a multiple of kTokenBlock, kMinPageTokens to kMaxPageTokens
+  uint32_t page_tokens = 64;  // a multiple of kTokenBlock, kMinPageTokens to kMaxPageTokens
 };
 
 // Immutable after Make. One page (KV type f16, `T` page_tokens, `H` kv_heads, `D` head size):

@@ -8,7 +8,8 @@ namespace cofferdam::kv {
 namespace {
 
 LayoutSpec Spec() {
-  return {.model_hash = "m", .rope_settings = "r", .layers = 3, .kv_heads = 2, .head_size_k = 8, .head_size_v = 24, .page_tokens = 32};
+  return {
+      .model_hash = "m", .rope_settings = "r", .layers = 3, .kv_heads = 2, .head_size_k = 8, .head_size_v = 24, .page_tokens = 32};
 }
 
 TEST(Layout, EveryElementOfAPageHasAPlaceOfItsOwn) {
@@ -32,13 +33,27 @@ TEST(Layout, EveryFieldChangesTheId) {
   for (int field = 0; field < 7; ++field) {
     LayoutSpec spec = Spec();
     switch (field) {
-      case 0: spec.model_hash = "n"; break;
-      case 1: spec.rope_settings = "s"; break;
-      case 2: spec.layers = 4; break;
-      case 3: spec.kv_heads = 3; break;
-      case 4: spec.head_size_k = 16; break;
-      case 5: spec.head_size_v = 8; break;
-      default: spec.page_tokens = 64; break;
+      case 0:
+        spec.model_hash = "n";
+        break;
+      case 1:
+        spec.rope_settings = "s";
+        break;
+      case 2:
+        spec.layers = 4;
+        break;
+      case 3:
+        spec.kv_heads = 3;
+        break;
+      case 4:
+        spec.head_size_k = 16;
+        break;
+      case 5:
+        spec.head_size_v = 8;
+        break;
+      default:
+        spec.page_tokens = 64;
+        break;
     }
     EXPECT_TRUE(ids.insert(Layout::Make(spec)->id()).second) << "field " << field;
   }

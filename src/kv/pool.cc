@@ -18,12 +18,18 @@ constexpr uint64_t kTagMagic = 0x6d61647265666643ULL;  // "Cfferdam"
 
 std::string_view ToString(PageState state) {
   switch (state) {
-    case PageState::kFree: return "free";
-    case PageState::kReserved: return "reserved";
-    case PageState::kFilling: return "filling";
-    case PageState::kSealed: return "sealed";
-    case PageState::kRetired: return "retired";
-    case PageState::kQuarantined: return "quarantined";
+    case PageState::kFree:
+      return "free";
+    case PageState::kReserved:
+      return "reserved";
+    case PageState::kFilling:
+      return "filling";
+    case PageState::kSealed:
+      return "sealed";
+    case PageState::kRetired:
+      return "retired";
+    case PageState::kQuarantined:
+      return "quarantined";
   }
   return "unknown";
 }
@@ -101,7 +107,8 @@ Pool::PageRecord& Pool::Owned(const PageHandle& handle) {
   CD_CHECK(handle.held() && handle.page().value() < pages_.size(), "a page is named by its holder");
   PageRecord& record = pages_[handle.page().value()];
   CD_CHECK(record.generation == handle.generation(), "I2: the handle's tenure is the page's current one");
-  CD_CHECK(record.state != PageState::kFree && record.state != PageState::kRetired, "I2: an owned page is neither free nor retired");
+  CD_CHECK(record.state != PageState::kFree && record.state != PageState::kRetired,
+           "I2: an owned page is neither free nor retired");
   return record;
 }
 
@@ -117,8 +124,8 @@ Seal Pool::SealPage(const PageHandle& handle, const Digest128& identity, uint32_
   PageRecord& record = Owned(handle);
   CD_CHECK(record.state == PageState::kFilling, "a page is sealed once, after it was filled");
   CD_CHECK(tokens >= 1 && tokens <= layout_.page_tokens(), "a sealed page holds 1 to page_tokens tokens");
-  record.seal = Seal{.identity = identity, .tokens = tokens, .layout_id = layout_.id(),
-                     .checksum = PayloadChecksum(Payload(handle.page()))};
+  record.seal =
+      Seal{.identity = identity, .tokens = tokens, .layout_id = layout_.id(), .checksum = PayloadChecksum(Payload(handle.page()))};
   Move(record, PageState::kSealed);
   return record.seal;
 }

@@ -27,8 +27,8 @@ class PoolTest : public testing::Test {
   }
   uint64_t In(PageState state) const { return pool_.counts().by_state[static_cast<size_t>(state)]; }
 
-  Layout layout_ = *Layout::Make({.model_hash = "m", .rope_settings = "", .layers = 1, .kv_heads = 1, .head_size_k = 8,
-                                  .head_size_v = 8, .page_tokens = 16});
+  Layout layout_ = *Layout::Make(
+      {.model_hash = "m", .rope_settings = "", .layers = 1, .kv_heads = 1, .head_size_k = 8, .head_size_v = 8, .page_tokens = 16});
   std::vector<std::byte> memory_;
   Pool pool_;
   Admission admission_;
@@ -41,8 +41,8 @@ TEST_F(PoolTest, I1_WhatDoesNotFitIsRejectedWithBothNumbersAndTakesNothing) {
   EXPECT_NE(message.find("129"), std::string::npos) << message;
   EXPECT_NE(message.find("128"), std::string::npos) << message;
   EXPECT_EQ(pool_.counts().reserved_total, 0u);
-  EXPECT_TRUE(std::holds_alternative<Rejected>(
-      admission_.Admit({.prompt_tokens = 1, .output_tokens = ~uint64_t{0}}, pool_.counts())));
+  EXPECT_TRUE(
+      std::holds_alternative<Rejected>(admission_.Admit({.prompt_tokens = 1, .output_tokens = ~uint64_t{0}}, pool_.counts())));
 }
 
 TEST_F(PoolTest, I1_WhatFitsLaterWaitsAndHoldsNothing) {
@@ -145,8 +145,12 @@ TEST_F(PoolTest, I9_ConservationHoldsThroughARandomLife) {
           held.pop_back();
         }
         break;
-      case 2: ++epoch; break;
-      default: pool_.Reclaim(StepEpoch(epoch - 1)); break;
+      case 2:
+        ++epoch;
+        break;
+      default:
+        pool_.Reclaim(StepEpoch(epoch - 1));
+        break;
     }
     pool_.CheckConservation();
   }

@@ -84,12 +84,18 @@ bool IsZeroBeyond(const Layout& layout, std::span<const std::byte> payload, uint
 
 std::string_view ToString(SealVerdict verdict) {
   switch (verdict) {
-    case SealVerdict::kGood: return "good";
-    case SealVerdict::kWrongLayout: return "wrong_layout";
-    case SealVerdict::kWrongIdentity: return "wrong_identity";
-    case SealVerdict::kWrongCount: return "wrong_count";
-    case SealVerdict::kWrongChecksum: return "wrong_checksum";
-    case SealVerdict::kNotZeroBeyond: return "not_zero_beyond";
+    case SealVerdict::kGood:
+      return "good";
+    case SealVerdict::kWrongLayout:
+      return "wrong_layout";
+    case SealVerdict::kWrongIdentity:
+      return "wrong_identity";
+    case SealVerdict::kWrongCount:
+      return "wrong_count";
+    case SealVerdict::kWrongChecksum:
+      return "wrong_checksum";
+    case SealVerdict::kNotZeroBeyond:
+      return "not_zero_beyond";
   }
   return "unknown";
 }

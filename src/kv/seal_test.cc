@@ -19,8 +19,8 @@ class SealTest : public testing::Test {
   }
   SealVerdict Verify() const { return VerifyArrived(layout_, payload_, seal_, identity_, 8); }
 
-  Layout layout_ = *Layout::Make({.model_hash = "m", .rope_settings = "", .layers = 2, .kv_heads = 2, .head_size_k = 8,
-                                  .head_size_v = 8, .page_tokens = 32});
+  Layout layout_ = *Layout::Make(
+      {.model_hash = "m", .rope_settings = "", .layers = 2, .kv_heads = 2, .head_size_k = 8, .head_size_v = 8, .page_tokens = 32});
   Key key_ = DomainKey(Key{}, "tenant");
   std::vector<std::byte> payload_;
   std::vector<TokenId> tokens_;

@@ -102,7 +102,8 @@ void WriteKv(const KvRun& run, uint32_t position, const float* k, const float* v
   std::array<ggml_fp16_t, kMaxAttentionHeadSize> half;
   ggml_cpu_fp32_to_fp16(k, half.data(), run.head_size);
   // As kv::Layout::KElement: [slot / 16][dimension][slot % 16].
-  auto* k_out = reinterpret_cast<ggml_fp16_t*>(payload + run.k_offset) + size_t{slot / kGroup} * run.head_size * kGroup + slot % kGroup;
+  auto* k_out =
+      reinterpret_cast<ggml_fp16_t*>(payload + run.k_offset) + size_t{slot / kGroup} * run.head_size * kGroup + slot % kGroup;
   for (uint32_t d = 0; d < run.head_size; ++d) k_out[size_t{d} * kGroup] = half[d];
   ggml_cpu_fp32_to_fp16(v, reinterpret_cast<ggml_fp16_t*>(payload + run.v_offset) + size_t{slot} * run.head_size, run.head_size);
 }

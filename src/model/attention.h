@@ -39,10 +39,10 @@ class AttentionScratch {
   explicit AttentionScratch(uint32_t head_size);
   AttentionScratch(AttentionScratch&&) = default;  // the vector's memory stays where it is
   AttentionScratch& operator=(AttentionScratch&&) = default;
-  float* queries() { return aligned_; }                                               // [kTileQueries][head_size]
-  float* sums() { return aligned_ + kTileQueries * padded_; }                          // [kTileQueries][padded]
-  float* scores() { return aligned_ + 2 * size_t{kTileQueries} * padded_; }            // [kTileQueries][kBlockTokens]
-  uint32_t padded() const { return padded_; }                                          // head_size rounded up to 16
+  float* queries() { return aligned_; }                                      // [kTileQueries][head_size]
+  float* sums() { return aligned_ + kTileQueries * padded_; }                // [kTileQueries][padded]
+  float* scores() { return aligned_ + 2 * size_t{kTileQueries} * padded_; }  // [kTileQueries][kBlockTokens]
+  uint32_t padded() const { return padded_; }                                // head_size rounded up to 16
 
  private:
   uint32_t padded_;

@@ -16,9 +16,7 @@ namespace {
 constexpr uint32_t kLanes = 16;
 constexpr uint32_t kGroups = kBlockTokens / kLanes;
 
-inline __m512 LoadHalf(const uint16_t* from) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
+inline __m512 LoadHalf(const uint16_t* from) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
 
 inline __m512 LoadHalf(const uint16_t* from, __mmask16 mask) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from)); }
 
@@ -26,7 +24,8 @@ inline __m512 LoadHalf(const uint16_t* from, __mmask16 mask) { return _mm512_cvt
 // polynomial of degree 6 on [-ln 2 / 2, ln 2 / 2]; exp(0) is exactly 1.
 inline __m512 Exp(__m512 x) {
   const __mmask16 normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-80.0f), _CMP_GE_OQ);
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 n =
+      _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
   r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
   __m512 p = _mm512_set1_ps(1.0f / 720);
@@ -71,10 +70,18 @@ void Scores(const float* q, uint32_t head_size, uint32_t queries, const Block& b
   while (queries > 0) {
     const uint32_t step = queries >= 8 ? 8 : queries >= 4 ? 4 : queries >= 2 ? 2 : 1;
     switch (step) {
-      case 8: ScoreQueries<8>(q, head_size, block, groups, scores); break;
-      case 4: ScoreQueries<4>(q, head_size, block, groups, scores); break;
-      case 2: ScoreQueries<2>(q, head_size, block, groups, scores); break;
-      default: ScoreQueries<1>(q, head_size, block, groups, scores); break;
+      case 8:
+        ScoreQueries<8>(q, head_size, block, groups, scores);
+        break;
+      case 4:
+        ScoreQueries<4>(q, head_size, block, groups, scores);
+        break;
+      case 2:
+        ScoreQueries<2>(q, head_size, block, groups, scores);
+        break;
+      default:
+        ScoreQueries<1>(q, head_size, block, groups, scores);
+        break;
     }
     queries -= step;
     q += size_t{step} * head_size;
@@ -157,10 +164,18 @@ void AddAllDimensions(const ValueJob& job) {
   if (rest == 0) return;
   const auto mask = static_cast<__mmask16>(rest % kLanes == 0 ? 0xffffu : (1u << (rest % kLanes)) - 1);
   switch ((rest + kLanes - 1) / kLanes) {
-    case 4: AddValues<N, 4>(job, first, mask); break;
-    case 3: AddValues<N, 3>(job, first, mask); break;
-    case 2: AddValues<N, 2>(job, first, mask); break;
-    default: AddValues<N, 1>(job, first, mask); break;
+    case 4:
+      AddValues<N, 4>(job, first, mask);
+      break;
+    case 3:
+      AddValues<N, 3>(job, first, mask);
+      break;
+    case 2:
+      AddValues<N, 2>(job, first, mask);
+      break;
+    default:
+      AddValues<N, 1>(job, first, mask);
+      break;
   }
 }
 
@@ -168,10 +183,18 @@ void Values(ValueJob job, uint32_t queries) {
   while (queries > 0) {
     const uint32_t step = std::min(queries, 4u);
     switch (step) {
-      case 4: AddAllDimensions<4>(job); break;
-      case 3: AddAllDimensions<3>(job); break;
-      case 2: AddAllDimensions<2>(job); break;
-      default: AddAllDimensions<1>(job); break;
+      case 4:
+        AddAllDimensions<4>(job);
+        break;
+      case 3:
+        AddAllDimensions<3>(job);
+        break;
+      case 2:
+        AddAllDimensions<2>(job);
+        break;
+      default:
+        AddAllDimensions<1>(job);
+        break;
     }
     queries -= step;
     job.p += size_t{step} * kBlockTokens;

@@ -18,8 +18,13 @@ constexpr uint32_t kTokens = 300;  // two whole softmax blocks and a part
 class Sequence {
  public:
   Sequence(uint32_t head_size, uint32_t page_tokens)
-      : layout_(*kv::Layout::Make({.model_hash = "00", .rope_settings = "", .layers = 1, .kv_heads = 1, .head_size_k = head_size,
-                                   .head_size_v = head_size, .page_tokens = page_tokens})),
+      : layout_(*kv::Layout::Make({.model_hash = "00",
+                                   .rope_settings = "",
+                                   .layers = 1,
+                                   .kv_heads = 1,
+                                   .head_size_k = head_size,
+                                   .head_size_v = head_size,
+                                   .page_tokens = page_tokens})),
         pages_(layout_, kTokens),
         k_(size_t{kTokens} * head_size),
         v_(k_.size()),
@@ -35,8 +40,11 @@ class Sequence {
   }
 
   KvRun run() const {
-    return {.pages = pages_.table().data(), .k_offset = layout_.KOffset(0, 0), .v_offset = layout_.VOffset(0, 0),
-            .page_tokens = layout_.page_tokens(), .head_size = size_};
+    return {.pages = pages_.table().data(),
+            .k_offset = layout_.KOffset(0, 0),
+            .v_offset = layout_.VOffset(0, 0),
+            .page_tokens = layout_.page_tokens(),
+            .head_size = size_};
   }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(size_)); }
 
@@ -98,11 +106,9 @@ TEST_P(Attention, I13TilesDoNotChangeBits) {
   for (size_t first = 0; first < counts.size(); ++first) {
     for (size_t tile = 1; first + tile <= counts.size(); ++tile) {
       // Query i must stay query i, so the tile is run by pointing into the same vectors.
-      const auto alone = sequence.Run(
-          [&](const KvRun& run, float scale, std::span<const Query> queries, AttentionScratch& scratch) {
-            Attend(run, scale, queries.subspan(first, tile), scratch);
-          },
-          counts);
+      const auto alone = sequence.Run([&](const KvRun& run, float scale, std::span<const Query> queries,
+                                          AttentionScratch& scratch) { Attend(run, scale, queries.subspan(first, tile), scratch); },
+                                      counts);
       ASSERT_EQ(std::memcmp(&alone[first * GetParam()], &together[first * GetParam()], tile * GetParam() * sizeof(float)), 0)
           << "queries " << first << " to " << first + tile;
     }

@@ -26,13 +26,15 @@ constexpr uint32_t kPoll = 10;
 
 absl::Status CheckOptions(const ExecutorOptions& options) {
   if (options.threads < 1 || options.threads > kMaxThreads) {
-    return absl::InvalidArgumentError(absl::StrCat("an executor of ", options.threads, " threads; it must have 1 to ", kMaxThreads));
+    return absl::InvalidArgumentError(
+        absl::StrCat("an executor of ", options.threads, " threads; it must have 1 to ", kMaxThreads));
   }
   if (options.max_rows < 1 || options.max_rows > kMaxRows) {
     return absl::InvalidArgumentError(absl::StrCat("batches of ", options.max_rows, " rows; they must have 1 to ", kMaxRows));
   }
   for (const int cpu : options.cpus) {
-    if (cpu < 0 || cpu >= CPU_SETSIZE || cpu >= GGML_MAX_N_THREADS) return absl::InvalidArgumentError(absl::StrCat("there is no cpu ", cpu));
+    if (cpu < 0 || cpu >= CPU_SETSIZE || cpu >= GGML_MAX_N_THREADS)
+      return absl::InvalidArgumentError(absl::StrCat("there is no cpu ", cpu));
   }
   return absl::OkStatus();
 }
@@ -92,7 +94,10 @@ struct FreeAllocator {
 
 struct Executor::State {
   State(std::shared_ptr<const Model> m, ExecutorOptions o)
-      : model(std::move(m)), options(std::move(o)), step(model->hparams(), model->layout(), options.threads), calls(model->hparams().layers) {
+      : model(std::move(m)),
+        options(std::move(o)),
+        step(model->hparams(), model->layout(), options.threads),
+        calls(model->hparams().layers) {
     for (uint32_t i = 0; i < calls.size(); ++i) calls[i] = {.step = &step, .layer = i};
   }
 
@@ -136,7 +141,8 @@ absl::Status Executor::State::Compute(Graph& graph) {
   plan.work_data = work.data();
   plan.use_ref = model->weights().reference_path;
   const ggml_status status = ggml_graph_compute(graph.graph, &plan);
-  if (status != GGML_STATUS_SUCCESS) return absl::InternalError(absl::StrCat("the computation failed: ", ggml_status_to_string(status)));
+  if (status != GGML_STATUS_SUCCESS)
+    return absl::InternalError(absl::StrCat("the computation failed: ", ggml_status_to_string(status)));
   return absl::OkStatus();
 }
 
@@ -158,7 +164,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(std::shared_ptr<const
 absl::StatusOr<std::span<const float>> Executor::Run(const Batch& batch) {
   State& s = *state_;
   const Weights& weights = s.model->weights();
-  if (auto status = ValidateBatch(batch, s.model->hparams(), s.model->layout().page_tokens(), s.options.max_rows); !status.ok()) return status;
+  if (auto status = ValidateBatch(batch, s.model->hparams(), s.model->layout().page_tokens(), s.options.max_rows); !status.ok())
+    return status;
   if (!s.options.cpus.empty()) PinOnce(s.options.cpus.front());
   const auto rows = static_cast<uint32_t>(batch.rows.size());
   const auto outputs = static_cast<uint32_t>(std::ranges::count_if(batch.rows, &BatchRow::wants_logits));

@@ -18,8 +18,8 @@ namespace cofferdam::model {
 // One token of one sequence.
 struct BatchRow {
   TokenId token = 0;
-  uint32_t position = 0;        // in its sequence, from 0
-  uint32_t table = 0;           // index into Batch::tables
+  uint32_t position = 0;  // in its sequence, from 0
+  uint32_t table = 0;     // index into Batch::tables
   bool wants_logits = false;
 };
 
@@ -31,9 +31,9 @@ struct Batch {
 };
 
 struct ExecutorOptions {
-  int threads = 1;              // the caller's thread is one of them
-  std::vector<int> cpus{};       // the caller runs on the first, the other threads on the rest in turn; empty: no pinning
-  uint32_t max_rows = 512;      // of one batch; bounds the activations' memory
+  int threads = 1;          // the caller's thread is one of them
+  std::vector<int> cpus{};  // the caller runs on the first, the other threads on the rest in turn; empty: no pinning
+  uint32_t max_rows = 512;  // of one batch; bounds the activations' memory
 };
 
 // One thread uses an executor at a time; it owns its thread pool and its activations. It keeps the model alive.

@@ -72,8 +72,8 @@ absl::Status GgufFile::AddTensors(const Part& part, const std::string& path) {
   const size_t file_size = part.mapping.get_deleter().size;
   const size_t data_offset = count > 0 ? gguf_get_data_offset(context) : 0;
   if (count > 0 && gguf_get_alignment(context) < kMinAlignment) {
-    return Broken(path, absl::StrCat("tensors are aligned to ", gguf_get_alignment(context), " bytes; at least ",
-                                     kMinAlignment, " are needed"));
+    return Broken(path, absl::StrCat("tensors are aligned to ", gguf_get_alignment(context), " bytes; at least ", kMinAlignment,
+                                     " are needed"));
   }
   for (int64_t i = 0; i < count; ++i) {
     const std::string name = gguf_get_tensor_name(context, i);
@@ -149,15 +149,31 @@ absl::StatusOr<std::optional<uint64_t>> GgufFile::Unsigned(const std::string& ke
   if (id < 0) return std::optional<uint64_t>();
   int64_t value = -1;
   switch (gguf_get_kv_type(context, id)) {
-    case GGUF_TYPE_UINT8: value = gguf_get_val_u8(context, id); break;
-    case GGUF_TYPE_INT8: value = gguf_get_val_i8(context, id); break;
-    case GGUF_TYPE_UINT16: value = gguf_get_val_u16(context, id); break;
-    case GGUF_TYPE_INT16: value = gguf_get_val_i16(context, id); break;
-    case GGUF_TYPE_UINT32: value = gguf_get_val_u32(context, id); break;
-    case GGUF_TYPE_INT32: value = gguf_get_val_i32(context, id); break;
-    case GGUF_TYPE_INT64: value = gguf_get_val_i64(context, id); break;
-    case GGUF_TYPE_UINT64: return std::optional<uint64_t>(gguf_get_val_u64(context, id));
-    default: return WrongKind(key, "a single whole number");
+    case GGUF_TYPE_UINT8:
+      value = gguf_get_val_u8(context, id);
+      break;
+    case GGUF_TYPE_INT8:
+      value = gguf_get_val_i8(context, id);
+      break;
+    case GGUF_TYPE_UINT16:
+      value = gguf_get_val_u16(context, id);
+      break;
+    case GGUF_TYPE_INT16:
+      value = gguf_get_val_i16(context, id);
+      break;
+    case GGUF_TYPE_UINT32:
+      value = gguf_get_val_u32(context, id);
+      break;
+    case GGUF_TYPE_INT32:
+      value = gguf_get_val_i32(context, id);
+      break;
+    case GGUF_TYPE_INT64:
+      value = gguf_get_val_i64(context, id);
+      break;
+    case GGUF_TYPE_UINT64:
+      return std::optional<uint64_t>(gguf_get_val_u64(context, id));
+    default:
+      return WrongKind(key, "a single whole number");
   }
   if (value < 0) return WrongKind(key, "zero or more");
   return std::optional<uint64_t>(static_cast<uint64_t>(value));
@@ -169,9 +185,14 @@ absl::StatusOr<std::optional<float>> GgufFile::Float(const std::string& key) con
   if (id < 0) return std::optional<float>();
   double value = 0;
   switch (gguf_get_kv_type(context, id)) {
-    case GGUF_TYPE_FLOAT32: value = gguf_get_val_f32(context, id); break;
-    case GGUF_TYPE_FLOAT64: value = gguf_get_val_f64(context, id); break;
-    default: return WrongKind(key, "a single number");
+    case GGUF_TYPE_FLOAT32:
+      value = gguf_get_val_f32(context, id);
+      break;
+    case GGUF_TYPE_FLOAT64:
+      value = gguf_get_val_f64(context, id);
+      break;
+    default:
+      return WrongKind(key, "a single number");
   }
   if (!std::isfinite(value) || std::abs(value) > std::numeric_limits<float>::max()) return WrongKind(key, "finite");
   return std::optional<float>(static_cast<float>(value));

@@ -11,8 +11,10 @@ void WriteOperator(ggml_tensor* result, int thread, int threads, void* data) {
   const auto& call = *static_cast<const LayerCall*>(data);
   const ggml_tensor *k = result->src[0], *v = result->src[1];  // [D, K, N], maybe with gaps between rows
   call.step->WriteLayer(call.layer,
-                        {.k = static_cast<const float*>(k->data), .v = static_cast<const float*>(v->data),
-                         .k_stride = k->nb[2] / sizeof(float), .v_stride = v->nb[2] / sizeof(float)},
+                        {.k = static_cast<const float*>(k->data),
+                         .v = static_cast<const float*>(v->data),
+                         .k_stride = k->nb[2] / sizeof(float),
+                         .v_stride = v->nb[2] / sizeof(float)},
                         thread, threads);
 }
 
@@ -20,14 +22,17 @@ void AttentionOperator(ggml_tensor* result, int thread, int /*threads*/, void* d
   const auto& call = *static_cast<const LayerCall*>(data);
   const ggml_tensor* q = result->src[0];  // [D, H, N]
   call.step->AttendLayer(call.layer, call.outputs_only,
-                         {.q = static_cast<const float*>(q->data), .out = static_cast<float*>(result->data),
-                          .q_stride = q->nb[2] / sizeof(float), .out_stride = result->nb[1] / sizeof(float)},
+                         {.q = static_cast<const float*>(q->data),
+                          .out = static_cast<float*>(result->data),
+                          .q_stride = q->nb[2] / sizeof(float),
+                          .out_stride = result->nb[1] / sizeof(float)},
                          thread);
 }
 
 class Builder {
  public:
-  Builder(const Hparams& h, const Weights& weights, Graph& graph) : h_(h), weights_(weights), graph_(graph), c_(graph.context.get()) {}
+  Builder(const Hparams& h, const Weights& weights, Graph& graph)
+      : h_(h), weights_(weights), graph_(graph), c_(graph.context.get()) {}
 
   void Build(std::vector<LayerCall>& calls) {
     const bool logits = graph_.shape.outputs > 0;
@@ -67,8 +72,9 @@ class Builder {
 
   ggml_tensor* Rotate(ggml_tensor* x) {
     const Rope& r = h_.rope;
-    return ggml_rope_ext(c_, x, graph_.positions, weights_.rope_factors, r.dimensions, r.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL,
-                         r.original_context, r.base, r.scale, r.extrapolation, r.magnitude, r.beta_fast, r.beta_slow);
+    return ggml_rope_ext(c_, x, graph_.positions, weights_.rope_factors, r.dimensions,
+                         r.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, r.original_context, r.base, r.scale, r.extrapolation,
+                         r.magnitude, r.beta_fast, r.beta_slow);
   }
 
   // `count` heads of every row of `x`, from head `first` on.
@@ -92,7 +98,9 @@ class Builder {
 
   Heads SeparateHeads(const LayerWeights& layer, ggml_tensor* x, bool needs_q) {
     const uint32_t rows = graph_.shape.rows;
-    auto heads = [&](const Linear& linear, uint32_t count) { return ggml_reshape_3d(c_, Apply(linear, x), h_.head_size, count, rows); };
+    auto heads = [&](const Linear& linear, uint32_t count) {
+      return ggml_reshape_3d(c_, Apply(linear, x), h_.head_size, count, rows);
+    };
     ggml_tensor* q = needs_q ? heads(layer.q, h_.heads) : nullptr;
     ggml_tensor* k = heads(layer.k, h_.kv_heads);
     if (layer.q_norm != nullptr && needs_q) q = Norm(q, layer.q_norm);
@@ -119,8 +127,8 @@ class Builder {
     // `written` is a source only for the order: attention must not start before every thread has written.
     std::array<ggml_tensor*, 2> sources = {heads.q, written};
     const uint32_t rows = last ? graph_.shape.outputs : graph_.shape.rows;
-    ggml_tensor* attended =
-        ggml_custom_4d(c_, GGML_TYPE_F32, h_.query_width(), rows, 1, 1, sources.data(), 2, AttentionOperator, GGML_N_TASKS_MAX, &call);
+    ggml_tensor* attended = ggml_custom_4d(c_, GGML_TYPE_F32, h_.query_width(), rows, 1, 1, sources.data(), 2, AttentionOperator,
+                                           GGML_N_TASKS_MAX, &call);
     if (last) x = ggml_get_rows(c_, x, graph_.output_rows);
     x = ggml_add(c_, Apply(layer.attention_output, attended), x);
     return ggml_add(c_, FeedForward(layer, Norm(x, layer.feed_forward_norm)), x);

@@ -18,12 +18,25 @@ constexpr uint64_t kMaxLayers = 1024, kMaxEmbedding = 1 << 17, kMaxFeedForward =
 constexpr uint64_t kMaxHeadSize = 512, kMaxVocabulary = 1 << 22, kMaxContext = uint64_t{1} << 30;
 
 // Settings under "<architecture>." that are read below, or that change nothing.
-constexpr std::array<std::string_view, 19> kKnownKeys = {
-    "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
-    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
-    "rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor",
-    "rope.scaling.attn_factor", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-    "tensor_data_layout"};
+constexpr std::array<std::string_view, 19> kKnownKeys = {"block_count",
+                                                         "context_length",
+                                                         "embedding_length",
+                                                         "feed_forward_length",
+                                                         "vocab_size",
+                                                         "attention.head_count",
+                                                         "attention.head_count_kv",
+                                                         "attention.key_length",
+                                                         "attention.value_length",
+                                                         "attention.layer_norm_rms_epsilon",
+                                                         "rope.dimension_count",
+                                                         "rope.freq_base",
+                                                         "rope.scale_linear",
+                                                         "rope.scaling.type",
+                                                         "rope.scaling.factor",
+                                                         "rope.scaling.attn_factor",
+                                                         "rope.scaling.original_context_length",
+                                                         "rope.scaling.finetuned",
+                                                         "tensor_data_layout"};
 // Settings that mean something else, but nothing when they are zero.
 constexpr std::array<std::string_view, 3> kMustBeZero = {"expert_count", "expert_used_count", "attention.sliding_window"};
 
@@ -41,7 +54,8 @@ class Reader {
     if (!value->has_value() && !fallback) return Fail(absl::InvalidArgumentError(absl::StrCat("the model file lacks '", key, "'")));
     const uint64_t result = value->has_value() ? **value : *fallback;
     if (result < 1 || result > most) {
-      return Fail(absl::InvalidArgumentError(absl::StrCat("the model file says '", key, "' is ", result, "; it must be 1 to ", most)));
+      return Fail(
+          absl::InvalidArgumentError(absl::StrCat("the model file says '", key, "' is ", result, "; it must be 1 to ", most)));
     }
     return result;
   }
@@ -83,8 +97,7 @@ absl::StatusOr<Architecture> ReadArchitecture(const GgufFile& file, std::string*
   if (*name == "llama") return Architecture::kLlama;
   if (*name == "qwen2") return Architecture::kQwen2;
   if (*name == "qwen3") return Architecture::kQwen3;
-  return absl::UnimplementedError(
-      absl::StrFormat("architecture '%.64s' is not supported; supported: llama, qwen2, qwen3", *name));
+  return absl::UnimplementedError(absl::StrFormat("architecture '%.64s' is not supported; supported: llama, qwen2, qwen3", *name));
 }
 
 // A setting that this engine does not know may change every token, so it is refused by name.
@@ -116,10 +129,11 @@ Rope ReadRope(Reader& reader, const Hparams& hparams) {
   rope.neox = hparams.architecture != Architecture::kLlama;
   rope.dimensions = static_cast<int>(reader.Count("rope.dimension_count", kMaxHeadSize, hparams.head_size));
   if (rope.dimensions != static_cast<int>(hparams.head_size) || rope.dimensions % 2 != 0) {
-    reader.Fail(absl::UnimplementedError(absl::StrCat(
-        "RoPE over ", rope.dimensions, " dimensions of a head of ", hparams.head_size, " is not supported; they must be equal and even")));
+    reader.Fail(absl::UnimplementedError(absl::StrCat("RoPE over ", rope.dimensions, " dimensions of a head of ", hparams.head_size,
+                                                      " is not supported; they must be equal and even")));
   }
-  rope.original_context = static_cast<int>(reader.Count("rope.scaling.original_context_length", kMaxContext, hparams.context_length));
+  rope.original_context =
+      static_cast<int>(reader.Count("rope.scaling.original_context_length", kMaxContext, hparams.context_length));
   rope.base = reader.Number("rope.freq_base", 10000.0f);
   float factor = reader.Number("rope.scaling.factor", 0.0f);
   if (factor == 0.0f) factor = reader.Number("rope.scale_linear", 0.0f);

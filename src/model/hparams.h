@@ -15,15 +15,15 @@ enum class Architecture { kLlama, kQwen2, kQwen3 };
 // RoPE as ggml_rope_ext takes it. Names and formulas follow libllama (llama-context.cpp), YaRN those of
 // "YaRN: Efficient Context Window Extension of Large Language Models" (Peng et al., 2023).
 struct Rope {
-  bool neox = false;             // pairs (i, i + dimensions / 2) instead of (2i, 2i + 1)
-  int dimensions = 0;            // rotated dimensions of a head
+  bool neox = false;   // pairs (i, i + dimensions / 2) instead of (2i, 2i + 1)
+  int dimensions = 0;  // rotated dimensions of a head
   int original_context = 0;
   float base = 10000.0f;
-  float scale = 1.0f;            // of positions
-  float extrapolation = 0.0f;    // YaRN's mix of extrapolation and interpolation
-  float magnitude = 1.0f;        // factor of cos and sin, before ggml multiplies YaRN's own
+  float scale = 1.0f;          // of positions
+  float extrapolation = 0.0f;  // YaRN's mix of extrapolation and interpolation
+  float magnitude = 1.0f;      // factor of cos and sin, before ggml multiplies YaRN's own
   float beta_fast = 32.0f, beta_slow = 1.0f;
-  bool has_long_factors = false; // LongRoPE: rope_factors_long.weight instead of rope_freqs.weight
+  bool has_long_factors = false;  // LongRoPE: rope_factors_long.weight instead of rope_freqs.weight
 
   std::string Describe() const;
 };

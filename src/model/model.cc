@@ -51,8 +51,8 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& opt
   auto weights = LoadWeights(*std::move(file), *hparams, options.repack);
   if (!weights.ok()) return weights.status();
   ModelInfo info = MakeInfo(*hparams, **weights);
-  return std::shared_ptr<const Model>(new Model(std::move(info), *std::move(layout),
-                                                std::make_unique<const Hparams>(*std::move(hparams)), *std::move(weights)));
+  return std::shared_ptr<const Model>(
+      new Model(std::move(info), *std::move(layout), std::make_unique<const Hparams>(*std::move(hparams)), *std::move(weights)));
 }
 
 }  // namespace cofferdam::model

@@ -16,18 +16,18 @@ struct Weights;  // model/weights.h
 struct Hparams;  // model/hparams.h
 
 struct ModelOptions {
-  std::string path{};           // a GGUF file; the first of a split set ("-00001-of-0000N.gguf") stands for all
-  std::string model_hash{};     // hex, computed by the caller from the file's bytes; part of the layout id
-  uint32_t page_tokens = 64;    // see kv::LayoutSpec
-  bool repack = true;           // keep private copies of weights in the processor's favourite order
+  std::string path{};         // a GGUF file; the first of a split set ("-00001-of-0000N.gguf") stands for all
+  std::string model_hash{};   // hex, computed by the caller from the file's bytes; part of the layout id
+  uint32_t page_tokens = 64;  // see kv::LayoutSpec
+  bool repack = true;         // keep private copies of weights in the processor's favourite order
 };
 
 struct ModelInfo {
-  std::string architecture;     // "llama", "qwen2" or "qwen3"
+  std::string architecture;  // "llama", "qwen2" or "qwen3"
   uint32_t layers = 0;
-  uint32_t embedding = 0;       // width of a token's hidden state
-  uint32_t heads = 0;           // query heads
-  uint32_t kv_heads = 0;        // divides heads
+  uint32_t embedding = 0;  // width of a token's hidden state
+  uint32_t heads = 0;      // query heads
+  uint32_t kv_heads = 0;   // divides heads
   uint32_t head_size_k = 0;
   uint32_t head_size_v = 0;
   uint32_t vocabulary = 0;      // rows of the output head; token ids are 0 to vocabulary - 1

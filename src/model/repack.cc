@@ -42,7 +42,8 @@ bool RepackSupports(ggml_type type, int64_t in, int64_t out) {
   ggml_tensor* product = ggml_mul_mat(context, weight, rows);
   // ggml decides by the weight's buffer, so it gets an empty one of the repacking type.
   weight->buffer = ggml_backend_buft_alloc_buffer(RepackType(), 0);
-  const bool supported = weight->buffer != nullptr && ggml_backend_dev_supports_op(ggml_backend_buft_get_device(RepackType()), product);
+  const bool supported =
+      weight->buffer != nullptr && ggml_backend_dev_supports_op(ggml_backend_buft_get_device(RepackType()), product);
   ggml_backend_buffer_free(weight->buffer);
   ggml_free(context);
   return supported;

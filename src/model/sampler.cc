@@ -39,10 +39,12 @@ absl::Status CheckParams(const SamplingParams& p, uint32_t vocabulary) {
   if (!(std::abs(p.frequency_penalty) <= 100.0f)) return OutOfRange("frequency_penalty", p.frequency_penalty, "-100 to 100");
   if (p.top_k < 0) return OutOfRange("top_k", p.top_k, "0 or more");
   if (p.logit_bias.size() > kMaxLogitBias) {
-    return OutOfRange("the number of logit_bias entries", static_cast<double>(p.logit_bias.size()), absl::StrCat("at most ", kMaxLogitBias));
+    return OutOfRange("the number of logit_bias entries", static_cast<double>(p.logit_bias.size()),
+                      absl::StrCat("at most ", kMaxLogitBias));
   }
   for (const auto& [token, bias] : p.logit_bias) {
-    if (token < 0 || static_cast<uint32_t>(token) >= vocabulary) return OutOfRange("a logit_bias token", token, "in the vocabulary");
+    if (token < 0 || static_cast<uint32_t>(token) >= vocabulary)
+      return OutOfRange("a logit_bias token", token, "in the vocabulary");
     if (!std::isfinite(bias)) return OutOfRange("a logit_bias", bias, "finite");
   }
   if (vocabulary == 0) return OutOfRange("the vocabulary", 0, "1 or more");

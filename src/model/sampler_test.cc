@@ -93,10 +93,11 @@ TEST(Sampler, OddLogitsStillGiveAToken) {
 
 TEST(Sampler, RefusesWhatIsOutOfRange) {
   for (const SamplingParams& params :
-       {SamplingParams{.temperature = -1}, SamplingParams{.temperature = NAN}, SamplingParams{.top_p = 0}, SamplingParams{.top_p = 1.5f},
-        SamplingParams{.min_p = 2}, SamplingParams{.repetition_penalty = 0}, SamplingParams{.presence_penalty = kInfinity},
-        SamplingParams{.frequency_penalty = NAN}, SamplingParams{.top_k = -1}, SamplingParams{.logit_bias = {{3, 1.0f}}},
-        SamplingParams{.logit_bias = {{-1, 1.0f}}}, SamplingParams{.logit_bias = {{0, NAN}}}}) {
+       {SamplingParams{.temperature = -1}, SamplingParams{.temperature = NAN}, SamplingParams{.top_p = 0},
+        SamplingParams{.top_p = 1.5f}, SamplingParams{.min_p = 2}, SamplingParams{.repetition_penalty = 0},
+        SamplingParams{.presence_penalty = kInfinity}, SamplingParams{.frequency_penalty = NAN}, SamplingParams{.top_k = -1},
+        SamplingParams{.logit_bias = {{3, 1.0f}}}, SamplingParams{.logit_bias = {{-1, 1.0f}}},
+        SamplingParams{.logit_bias = {{0, NAN}}}}) {
     EXPECT_EQ(Sampler::Create(params, 3).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }

@@ -11,8 +11,8 @@
 namespace cofferdam::model {
 namespace {
 
-constexpr uint32_t kTokens = 21;       // of the test sequence: no multiple of any tile
-constexpr uint32_t kOtherTokens = 3;   // of each sequence that shares a batch with it
+constexpr uint32_t kTokens = 21;      // of the test sequence: no multiple of any tile
+constexpr uint32_t kOtherTokens = 3;  // of each sequence that shares a batch with it
 constexpr uint32_t kMaxOthers = 32;
 
 class Tester {
@@ -47,7 +47,9 @@ class Tester {
     return {.token = Token(sequence, position), .position = position, .table = sequence, .wants_logits = wants};
   }
 
-  absl::StatusOr<std::span<const float>> Compute(const std::vector<BatchRow>& rows) { return executor_.Run({.rows = rows, .tables = tables_}); }
+  absl::StatusOr<std::span<const float>> Compute(const std::vector<BatchRow>& rows) {
+    return executor_.Run({.rows = rows, .tables = tables_});
+  }
 
   // What every other case must repeat bit for bit: the sequence, one token a step, alone.
   absl::Status RowByRow() {
@@ -60,10 +62,11 @@ class Tester {
   }
 
   absl::Status Compare(std::span<const float> logits, uint32_t position, const std::string& what) const {
-    if (std::memcmp(logits.data(), expected_.data() + size_t{position} * vocabulary_, vocabulary_ * sizeof(float)) == 0) return absl::OkStatus();
+    if (std::memcmp(logits.data(), expected_.data() + size_t{position} * vocabulary_, vocabulary_ * sizeof(float)) == 0)
+      return absl::OkStatus();
     return absl::FailedPreconditionError(
-        absl::StrCat("non-interference (I13) does not hold for this model on this processor: position ", position, " has other logits ", what,
-                     " than alone"));
+        absl::StrCat("non-interference (I13) does not hold for this model on this processor: position ", position,
+                     " has other logits ", what, " than alone"));
   }
 
   absl::Status Chunked(uint32_t chunk) {
@@ -78,7 +81,8 @@ class Tester {
       if (!logits.ok()) return logits.status();
       for (uint32_t p = all ? from : to - 1; p < to; ++p) {
         const size_t index = all ? p - from : 0;
-        if (auto status = Compare(logits->subspan(index * vocabulary_), p, absl::StrCat("in chunks of ", chunk)); !status.ok()) return status;
+        if (auto status = Compare(logits->subspan(index * vocabulary_), p, absl::StrCat("in chunks of ", chunk)); !status.ok())
+          return status;
       }
     }
     return absl::OkStatus();
@@ -89,7 +93,8 @@ class Tester {
     std::vector<BatchRow> rows;
     for (uint32_t i = 1; i <= others; ++i) {
       if (i == others / 2 + 1) rows.push_back(Row(0, kTokens - 1, true));
-      for (uint32_t p = 0; p < std::min(kOtherTokens, others % 3 + 1) && rows.size() + others - i + 1 < max_rows_; ++p) rows.push_back(Row(i, p, false));
+      for (uint32_t p = 0; p < std::min(kOtherTokens, others % 3 + 1) && rows.size() + others - i + 1 < max_rows_; ++p)
+        rows.push_back(Row(i, p, false));
     }
     auto logits = Compute(rows);
     if (!logits.ok()) return logits.status();

@@ -25,7 +25,8 @@ absl::Status ValidateBatch(const Batch& batch, const Hparams& hparams, uint32_t 
   std::vector<bool> seen(batch.tables.size());
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     const BatchRow& row = batch.rows[i];
-    if (row.token < 0 || static_cast<uint32_t>(row.token) >= hparams.vocabulary) return BadRow(i, "the token is not in the vocabulary");
+    if (row.token < 0 || static_cast<uint32_t>(row.token) >= hparams.vocabulary)
+      return BadRow(i, "the token is not in the vocabulary");
     if (row.table >= batch.tables.size()) return BadRow(i, "its table does not exist");
     if (row.position >= kMaxPosition || row.position / page_tokens >= batch.tables[row.table].size()) {
       return BadRow(i, "its position lies past the table's pages");
@@ -77,8 +78,12 @@ std::vector<AttentionItem> Step::MakeItems(std::span<const uint32_t> rows) const
       uint32_t count = 1;
       while (count < tile_rows && first + count < rows.size() && batch_.rows[rows[first + count]].table == table) ++count;
       for (uint32_t head = 0; head < group_; head += heads) {
-        items.push_back({.table = table, .kv_head = kv_head, .first_head = kv_head * group_ + head,
-                         .heads = std::min(heads, group_ - head), .first = first, .rows = count});
+        items.push_back({.table = table,
+                         .kv_head = kv_head,
+                         .first_head = kv_head * group_ + head,
+                         .heads = std::min(heads, group_ - head),
+                         .first = first,
+                         .rows = count});
       }
       first += count;
     }
@@ -87,8 +92,11 @@ std::vector<AttentionItem> Step::MakeItems(std::span<const uint32_t> rows) const
 }
 
 KvRun Step::RunOf(uint32_t layer, uint32_t kv_head, uint32_t table) const {
-  return {.pages = batch_.tables[table].data(), .k_offset = layout_.KOffset(layer, kv_head), .v_offset = layout_.VOffset(layer, kv_head),
-          .page_tokens = layout_.page_tokens(), .head_size = hparams_.head_size};
+  return {.pages = batch_.tables[table].data(),
+          .k_offset = layout_.KOffset(layer, kv_head),
+          .v_offset = layout_.VOffset(layer, kv_head),
+          .page_tokens = layout_.page_tokens(),
+          .head_size = hparams_.head_size};
 }
 
 void Step::WriteLayer(uint32_t layer, const KvInput& input, int thread, int threads) {
@@ -99,8 +107,8 @@ void Step::WriteLayer(uint32_t layer, const KvInput& input, int thread, int thre
   for (size_t i = begin; i < end; ++i) {
     const size_t row = i % rows, head = i / rows;
     const BatchRow& at = batch_.rows[row];
-    WriteKv(RunOf(layer, static_cast<uint32_t>(head), at.table), at.position, input.k + row * input.k_stride + head * hparams_.head_size,
-            input.v + row * input.v_stride + head * hparams_.head_size);
+    WriteKv(RunOf(layer, static_cast<uint32_t>(head), at.table), at.position,
+            input.k + row * input.k_stride + head * hparams_.head_size, input.v + row * input.v_stride + head * hparams_.head_size);
   }
 }
 
@@ -125,7 +133,8 @@ void Step::AttendLayer(uint32_t layer, bool outputs_only, const AttentionInput& 
   const auto& rows = outputs_only ? output_rows_ : all_rows_;
   const uint32_t padded = outputs_only ? padded_outputs_ : padded_rows_;
   if (thread == 0) {
-    for (size_t r = rows.size(); r < padded; ++r) std::memset(input.out + r * input.out_stride, 0, hparams_.query_width() * sizeof(float));
+    for (size_t r = rows.size(); r < padded; ++r)
+      std::memset(input.out + r * input.out_stride, 0, hparams_.query_width() * sizeof(float));
   }
   AttentionScratch& scratch = scratch_[static_cast<size_t>(thread)];
   for (;;) {

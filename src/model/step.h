@@ -41,13 +41,13 @@ class Step {
 
   // The two operators' bodies, run by every thread of the graph. Strides are in floats between rows.
   struct KvInput {
-    const float *k, *v;              // [padded_rows][kv_heads * head_size]
+    const float *k, *v;  // [padded_rows][kv_heads * head_size]
     size_t k_stride, v_stride;
   };
   void WriteLayer(uint32_t layer, const KvInput& input, int thread, int threads);
   struct AttentionInput {
-    const float* q;                  // [padded_rows][heads * head_size]
-    float* out;                      // [padded rows or outputs][heads * head_size]
+    const float* q;  // [padded_rows][heads * head_size]
+    float* out;      // [padded rows or outputs][heads * head_size]
     size_t q_stride, out_stride;
   };
   // `outputs_only`: answers only the rows that want logits, into consecutive rows of `out`.
@@ -61,7 +61,7 @@ class Step {
 
   const Hparams& hparams_;
   const kv::Layout& layout_;
-  const uint32_t group_;                          // query heads per KV head
+  const uint32_t group_;  // query heads per KV head
   Batch batch_;
   uint32_t padded_rows_ = 0, padded_outputs_ = 0;
   std::vector<uint32_t> all_rows_, output_rows_;  // batch rows, in order

@@ -15,7 +15,9 @@ class Validate : public testing::Test {
     hparams_.vocabulary = 100;
     for (auto& table : tables_) table = pages_;
   }
-  absl::Status Check(std::vector<BatchRow> rows) { return ValidateBatch({.rows = rows, .tables = tables_}, hparams_, kPageTokens, kMaxRows); }
+  absl::Status Check(std::vector<BatchRow> rows) {
+    return ValidateBatch({.rows = rows, .tables = tables_}, hparams_, kPageTokens, kMaxRows);
+  }
   void ExpectRefused(std::vector<BatchRow> rows, const std::string& part) {
     const auto status = Check(std::move(rows));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -29,7 +31,10 @@ class Validate : public testing::Test {
 };
 
 TEST_F(Validate, TakesRowsOfSeveralTables) {
-  EXPECT_TRUE(Check({{.token = 1, .position = 5, .table = 2}, {.token = 99, .position = 6, .table = 2}, {.token = 0, .position = 31, .table = 0}}).ok());
+  EXPECT_TRUE(Check({{.token = 1, .position = 5, .table = 2},
+                     {.token = 99, .position = 6, .table = 2},
+                     {.token = 0, .position = 31, .table = 0}})
+                  .ok());
 }
 
 TEST_F(Validate, RefusesEveryBrokenRow) {
@@ -42,7 +47,8 @@ TEST_F(Validate, RefusesEveryBrokenRow) {
   ExpectRefused({{.token = 1, .position = 0xffffffffu}}, "past the table's pages");
   ExpectRefused({{.token = 1, .position = 4}, {.token = 1, .position = 4}}, "does not follow");
   ExpectRefused({{.token = 1, .position = 4}, {.token = 1, .position = 3}}, "does not follow");
-  ExpectRefused({{.token = 1, .table = 0}, {.token = 1, .table = 1}, {.token = 1, .position = 1, .table = 0}}, "do not stand together");
+  ExpectRefused({{.token = 1, .table = 0}, {.token = 1, .table = 1}, {.token = 1, .position = 1, .table = 0}},
+                "do not stand together");
   pages_[1] = nullptr;
   ExpectRefused({{.token = 1}}, "null page");
 }

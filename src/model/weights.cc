@@ -19,8 +19,14 @@ namespace {
 
 bool IsIqType(ggml_type type) {
   switch (type) {
-    case GGML_TYPE_IQ2_XXS: case GGML_TYPE_IQ2_XS: case GGML_TYPE_IQ2_S: case GGML_TYPE_IQ3_XXS: case GGML_TYPE_IQ3_S:
-    case GGML_TYPE_IQ1_S: case GGML_TYPE_IQ1_M: case GGML_TYPE_IQ4_XS:
+    case GGML_TYPE_IQ2_XXS:
+    case GGML_TYPE_IQ2_XS:
+    case GGML_TYPE_IQ2_S:
+    case GGML_TYPE_IQ3_XXS:
+    case GGML_TYPE_IQ3_S:
+    case GGML_TYPE_IQ1_S:
+    case GGML_TYPE_IQ1_M:
+    case GGML_TYPE_IQ4_XS:
       return true;
     default:
       return false;
@@ -29,10 +35,23 @@ bool IsIqType(ggml_type type) {
 
 bool IsMatrixType(ggml_type type) {
   switch (type) {
-    case GGML_TYPE_F32: case GGML_TYPE_F16: case GGML_TYPE_BF16:
-    case GGML_TYPE_Q4_0: case GGML_TYPE_Q4_1: case GGML_TYPE_Q5_0: case GGML_TYPE_Q5_1: case GGML_TYPE_Q8_0:
-    case GGML_TYPE_Q2_K: case GGML_TYPE_Q3_K: case GGML_TYPE_Q4_K: case GGML_TYPE_Q5_K: case GGML_TYPE_Q6_K:
-    case GGML_TYPE_IQ4_NL: case GGML_TYPE_TQ1_0: case GGML_TYPE_TQ2_0: case GGML_TYPE_MXFP4:
+    case GGML_TYPE_F32:
+    case GGML_TYPE_F16:
+    case GGML_TYPE_BF16:
+    case GGML_TYPE_Q4_0:
+    case GGML_TYPE_Q4_1:
+    case GGML_TYPE_Q5_0:
+    case GGML_TYPE_Q5_1:
+    case GGML_TYPE_Q8_0:
+    case GGML_TYPE_Q2_K:
+    case GGML_TYPE_Q3_K:
+    case GGML_TYPE_Q4_K:
+    case GGML_TYPE_Q5_K:
+    case GGML_TYPE_Q6_K:
+    case GGML_TYPE_IQ4_NL:
+    case GGML_TYPE_TQ1_0:
+    case GGML_TYPE_TQ2_0:
+    case GGML_TYPE_MXFP4:
       return true;
     default:
       return IsIqType(type);
@@ -129,8 +148,8 @@ class Loader {
     used_.insert(name);
     if (found->shape[0] != shape[0] || found->shape[1] != shape[1] || found->shape[2] != 1 || found->shape[3] != 1) {
       Fail(absl::InvalidArgumentError(absl::StrFormat("tensor '%.64s' has the shape [%d, %d, %d, %d]; it must be [%d, %d]", name,
-                                                      found->shape[0], found->shape[1], found->shape[2], found->shape[3],
-                                                      shape[0], shape[1])));
+                                                      found->shape[0], found->shape[1], found->shape[2], found->shape[3], shape[0],
+                                                      shape[1])));
       return nullptr;
     }
     if (!IsMatrixType(found->type)) {

@@ -25,16 +25,16 @@ struct Linear {
 // E embedding, Q = heads * head_size, K = kv_heads * head_size, F feed_forward. Either the fused matrix or its parts are
 // set: repacked copies of one type are stored as one matrix, since one product instead of three saves two barriers.
 struct LayerWeights {
-  ggml_tensor* attention_norm = nullptr;         // [E] f32
-  Linear qkv;                                    // [E][Q + K + K]
-  Linear q, k, v;                                // [E][Q], [E][K], [E][K]
-  ggml_tensor* q_norm = nullptr;                 // [head_size] f32, qwen3
-  ggml_tensor* k_norm = nullptr;                 // [head_size] f32, qwen3
-  Linear attention_output;                       // [Q][E]
-  ggml_tensor* feed_forward_norm = nullptr;      // [E] f32
-  Linear gate_up;                                // [E][F + F]
-  Linear gate, up;                               // [E][F]
-  Linear down;                                   // [F][E]
+  ggml_tensor* attention_norm = nullptr;     // [E] f32
+  Linear qkv;                                // [E][Q + K + K]
+  Linear q, k, v;                            // [E][Q], [E][K], [E][K]
+  ggml_tensor* q_norm = nullptr;             // [head_size] f32, qwen3
+  ggml_tensor* k_norm = nullptr;             // [head_size] f32, qwen3
+  Linear attention_output;                   // [Q][E]
+  ggml_tensor* feed_forward_norm = nullptr;  // [E] f32
+  Linear gate_up;                            // [E][F + F]
+  Linear gate, up;                           // [E][F]
+  Linear down;                               // [F][E]
 };
 
 // Immutable after LoadWeights; safe to use from any thread.
@@ -49,9 +49,9 @@ struct Weights {
   GgufFile file;
   std::unique_ptr<ggml_context, FreeContext> context;  // holds the tensors' descriptions
   std::vector<std::unique_ptr<ggml_backend_buffer, FreeBuffer>> buffers;
-  std::vector<std::unique_ptr<float[]>> copies;         // joined biases
+  std::vector<std::unique_ptr<float[]>> copies;  // joined biases
 
-  ggml_tensor* embedding = nullptr;     // [E][vocabulary], always plain
+  ggml_tensor* embedding = nullptr;  // [E][vocabulary], always plain
   std::vector<LayerWeights> layers;
   ggml_tensor* output_norm = nullptr;   // [E] f32
   Linear output;                        // [E][vocabulary]

@@ -60,8 +60,7 @@ absl::StatusOr<std::string> ChatTemplate::Apply(const std::vector<ChatMessage>& 
     inputs.force_pure_content = true;
     return common_chat_templates_apply(templates_, inputs).prompt;
   } catch (const std::exception& problem) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model's chat template refused these messages: ", Reason(problem)));
+    return absl::InvalidArgumentError(absl::StrCat("the model's chat template refused these messages: ", Reason(problem)));
   }
 }
 

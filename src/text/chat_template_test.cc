@@ -35,7 +35,8 @@ ChatMessage Say(std::string role, std::string content) {
 TEST(ChatTemplate, AppliesTheFilesTemplate) {
   const Loaded qwen = LoadChat("qwen2");
   EXPECT_TRUE(qwen.chat->from_file());
-  const auto prompt = qwen.chat->Apply({Say("system", "Be brief."), Say("user", "Hi"), Say("assistant", "Hello"), Say("user", "Bye")}, true);
+  const auto prompt =
+      qwen.chat->Apply({Say("system", "Be brief."), Say("user", "Hi"), Say("assistant", "Hello"), Say("user", "Bye")}, true);
   ASSERT_TRUE(prompt.ok()) << prompt.status();
   EXPECT_EQ(*prompt,
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
@@ -80,7 +81,8 @@ TEST(ChatTemplate, ARefusalIsAnError) {
 TEST(ChatTemplate, StrangeConversationsNeverThrow) {
   for (const char* name : {"qwen2", "phi-3", "command-r", "llama-spm", "qwen35"}) {
     const Loaded loaded = LoadChat(name);
-    for (const std::string& content : {std::string(), std::string("\0x", 2), std::string("{{ 1/0 }}{% for %}"), std::string(100000, 'x')}) {
+    for (const std::string& content :
+         {std::string(), std::string("\0x", 2), std::string("{{ 1/0 }}{% for %}"), std::string(100000, 'x')}) {
       for (const char* role : {"user", "system", "assistant", "tool", "developer", "", "nobody"}) {
         (void)loaded.chat->Apply({Say(role, content)}, true);
         (void)loaded.chat->Apply({Say(role, content), Say("user", "x")}, false);

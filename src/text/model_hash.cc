@@ -72,8 +72,8 @@ absl::StatusOr<std::vector<std::string>> ModelFiles(const std::string& path) {
     files.push_back(path);
   } else {
     if (match[2] != "00001") {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": give the first part of a split model (-00001-of-",
-                                                     match[3].str(), ".gguf)"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": give the first part of a split model (-00001-of-", match[3].str(), ".gguf)"));
     }
     const int parts = std::min(std::stoi(match[3]), kMaxParts);
     for (int part = 1; part <= parts; ++part) {

@@ -41,9 +41,7 @@ TEST(ModelHash, CoversAllPartsInOrder) {
   EXPECT_EQ(ModelHash(second).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ModelHash, AMissingFileIsAnError) {
-  EXPECT_EQ(ModelHash("/nonexistent.gguf").status().code(), absl::StatusCode::kNotFound);
-}
+TEST(ModelHash, AMissingFileIsAnError) { EXPECT_EQ(ModelHash("/nonexistent.gguf").status().code(), absl::StatusCode::kNotFound); }
 
 }  // namespace
 }  // namespace cofferdam::text

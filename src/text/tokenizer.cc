@@ -81,8 +81,9 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   llama_model* model = LoadVocabulary(path);
   if (model == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": the vocabulary could not be read: the file is cut short, a part of it is missing, or its "
-                           "tokenizer is unknown"));
+        absl::StrCat(path,
+                     ": the vocabulary could not be read: the file is cut short, a part of it is missing, or its "
+                     "tokenizer is unknown"));
   }
   std::unique_ptr<const Tokenizer> tokenizer(new Tokenizer(model));
   if (llama_vocab_type(tokenizer->vocab_) == LLAMA_VOCAB_TYPE_NONE || tokenizer->vocabulary_size_ <= 0) {
@@ -131,8 +132,7 @@ std::string Tokenizer::TokenBytes(TokenId id, bool special) const {
   if (!IsToken(id)) return {};
   std::string piece(32, '\0');
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const int32_t length =
-        llama_token_to_piece(vocab_, id, piece.data(), static_cast<int32_t>(piece.size()), 0, special);
+    const int32_t length = llama_token_to_piece(vocab_, id, piece.data(), static_cast<int32_t>(piece.size()), 0, special);
     if (length >= 0) {
       piece.resize(static_cast<size_t>(length));
       return piece;

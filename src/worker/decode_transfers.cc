@@ -61,13 +61,17 @@ void DecodeWorker::OpenHandoff(Request& request) {
   const RequestId id = request.id;
   const uint64_t serial = request.handoff_attempt.counter;
   CountCalls(+1);
-  request.call = PrefillCall::Start(
-      request.peer->stub(), std::move(open),
-      {.on_event = [this, id, serial](v1::PrefillEvent event) { loop_.Post([this, id, serial, event = std::move(event)] { OnPrefillEvent(id, serial, event); }); },
-       .on_ended = [this, id, serial](absl::Status status) { 
-         loop_.Post([this, id, serial, status] { OnPrefillEnded(id, serial, status); });
-         CountCalls(-1);
-       }});
+  request.call =
+      PrefillCall::Start(request.peer->stub(), std::move(open),
+                         {.on_event =
+                              [this, id, serial](v1::PrefillEvent event) {
+                                loop_.Post([this, id, serial, event = std::move(event)] { OnPrefillEvent(id, serial, event); });
+                              },
+                          .on_ended =
+                              [this, id, serial](absl::Status status) {
+                                loop_.Post([this, id, serial, status] { OnPrefillEnded(id, serial, status); });
+                                CountCalls(-1);
+                              }});
   heartbeats_.Add(std::weak_ptr<Beating>(request.call));
 }
 
@@ -95,7 +99,8 @@ void DecodeWorker::OnPrefillEvent(RequestId id, uint64_t serial, const v1::Prefi
     for (const v1::SealedPage& wire : event.sealed().pages()) {
       auto page = FromWire(wire);
       if (!page.ok()) {
-        request->handoff->OnStreamEnded(absl::UnavailableError(absl::StrCat("the prefill worker sent nonsense: ", page.status().message())), actions);
+        request->handoff->OnStreamEnded(
+            absl::UnavailableError(absl::StrCat("the prefill worker sent nonsense: ", page.status().message())), actions);
         break;
       }
       pages.push_back(*std::move(page));
@@ -123,17 +128,17 @@ void DecodeWorker::IssueRead(Request& request, const handoff::IssueRead& read) {
   // The completion verifies on the fabric's thread, on the bytes that arrived, while the transfer count is held.
   request.reader->Read({.region = read.page.source.region, .source_offset = read.page.source.offset, .destination = view.payload},
                        [this, id, serial, read, view](absl::Status status) {
-                         const kv::SealVerdict verdict =
-                             status.ok() ? kv::VerifyArrived(core_->layout(), view.payload, read.page.seal, read.expected_identity, read.expected_tokens)
-                                         : kv::SealVerdict::kWrongChecksum;
-                         loop_.Post([this, id, serial, ordinal = read.page.ordinal, page = view.page, generation = view.generation, status, verdict] {
-                           OnRead(id, serial, ordinal, page, generation, status, verdict);
-                         });
+                         const kv::SealVerdict verdict = status.ok()
+                                                             ? kv::VerifyArrived(core_->layout(), view.payload, read.page.seal,
+                                                                                 read.expected_identity, read.expected_tokens)
+                                                             : kv::SealVerdict::kWrongChecksum;
+                         loop_.Post([this, id, serial, ordinal = read.page.ordinal, page = view.page, generation = view.generation,
+                                     status, verdict] { OnRead(id, serial, ordinal, page, generation, status, verdict); });
                        });
 }
 
-void DecodeWorker::OnRead(RequestId id, uint64_t serial, uint32_t ordinal, PageId page, Generation generation, const absl::Status& status,
-                          kv::SealVerdict verdict) {
+void DecodeWorker::OnRead(RequestId id, uint64_t serial, uint32_t ordinal, PageId page, Generation generation,
+                          const absl::Status& status, kv::SealVerdict verdict) {
   core_->engine().EndTransfer(page, generation);
   Request* request = FindHandoff(id, serial);
   CD_CHECK(request != nullptr, "I4: a handoff outlives its own reads");
@@ -194,7 +199,8 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
     } else if (const auto* fail = std::get_if<handoff::Fail>(&action)) {
       ++counters_.handoffs_failed;
       request->retry = fail->retry_elsewhere && request->handoffs < kMaxHandoffs && ChoosePeer() != nullptr;
-      log::info("request {}: handoff failed: {}{}", request->request_id, std::string(fail->status.message()), request->retry ? "; it is tried again" : "");
+      log::info("request {}: handoff failed: {}{}", request->request_id, std::string(fail->status.message()),
+                request->retry ? "; it is tried again" : "");
       if (!request->retry) Finish(*request, fail->status);
     } else if (std::holds_alternative<handoff::ReleasePages>(action)) {
       OnReleased(*request);

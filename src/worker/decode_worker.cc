@@ -28,7 +28,8 @@ struct Overloaded : Ts... {
 DecodeWorker::DecodeWorker(std::unique_ptr<WorkerCore> core)
     : core_(std::move(core)),
       // The cap leaves room for one more peer than a single hung one takes.
-      all_peers_(core_->options().transfer_window_bytes * std::max<size_t>(1, std::min<size_t>(2, core_->options().prefill_addresses.size()))),
+      all_peers_(core_->options().transfer_window_bytes *
+                 std::max<size_t>(1, std::min<size_t>(2, core_->options().prefill_addresses.size()))),
       loop_(core_->engine(), *this),
       heartbeats_(std::chrono::milliseconds(core_->options().heartbeat_ms)) {
   for (const std::string& address : core_->options().prefill_addresses) {
@@ -72,7 +73,8 @@ grpc::ServerUnaryReactor* DecodeWorker::Info(grpc::CallbackServerContext* contex
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeWorker::Generate(grpc::CallbackServerContext*, const v1::GenerateRequest* request) {
+grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeWorker::Generate(grpc::CallbackServerContext*,
+                                                                    const v1::GenerateRequest* request) {
   auto stream = std::make_shared<GenerateStream>(*this, RequestId(next_request_++));
   stream->Begin(stream);
   loop_.Post([this, stream, copy = *request]() mutable { OnNew(std::move(stream), std::move(copy)); });
@@ -100,10 +102,12 @@ absl::Status DecodeWorker::Judge(const engine::SequenceSpec& spec) {
   if (!NeedsHandoff(spec)) return absl::OkStatus();
   uint64_t most_context = 0;
   for (const std::shared_ptr<PrefillPeer>& peer : peers_) {
-    if (const PrefillPeer::State state = peer->state(); state.ready) most_context = std::max(most_context, state.info.context_tokens());
+    if (const PrefillPeer::State state = peer->state(); state.ready)
+      most_context = std::max(most_context, state.info.context_tokens());
   }
   if (most_context == 0) {
-    return WithFacts(absl::UnavailableError("no prefill worker is ready; try again later"), {.code = std::string(error_code::kNoWorker), .retry_after_s = 1});
+    return WithFacts(absl::UnavailableError("no prefill worker is ready; try again later"),
+                     {.code = std::string(error_code::kNoWorker), .retry_after_s = 1});
   }
   // The peer would refuse it: so nothing is reserved here in the first place.
   if (spec.tokens.size() > most_context || spec.max_output > most_context - spec.tokens.size()) {
@@ -218,7 +222,8 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
                      if (request.abandoned) Finish(request, absl::CancelledError("the client is gone"));
                    },
                    [&](const engine::FinishedEvent& finished) {
-                     wire.mutable_finished()->set_reason(finished.reason == engine::FinishReason::kStop ? v1::Finished::STOP : v1::Finished::LENGTH);
+                     wire.mutable_finished()->set_reason(finished.reason == engine::FinishReason::kStop ? v1::Finished::STOP
+                                                                                                        : v1::Finished::LENGTH);
                      wire.mutable_finished()->set_generated_tokens(finished.generated);
                      request.stream->Send(std::move(wire));
                      Finish(request, absl::OkStatus());
@@ -251,7 +256,9 @@ void DecodeWorker::OnTurn(Clock::time_point now) {
 void DecodeWorker::Publish() {
   using v1::Metric;
   std::vector<Metric> metrics;
-  auto counter = [&](const char* name, uint64_t value, const char* help) { metrics.push_back(MakeMetric(name, Metric::COUNTER, static_cast<double>(value), help)); };
+  auto counter = [&](const char* name, uint64_t value, const char* help) {
+    metrics.push_back(MakeMetric(name, Metric::COUNTER, static_cast<double>(value), help));
+  };
   counter("requests_total", counters_.requests, "Requests received");
   counter("requests_refused_total", counters_.rejected, "Requests refused by admission");
   counter("requests_cancelled_total", counters_.cancelled, "Requests cancelled by their client");
@@ -270,9 +277,12 @@ void DecodeWorker::Publish() {
     in_flight += peer->window().in_flight_bytes();
     most = std::max(most, peer->window().most_bytes());
   }
-  metrics.push_back(MakeMetric("transfer_in_flight_bytes", Metric::GAUGE, static_cast<double>(in_flight), "Bytes of reads in flight"));
-  metrics.push_back(MakeMetric("transfer_in_flight_bytes_max", Metric::GAUGE, static_cast<double>(most), "Most bytes of reads ever in flight, of any peer"));
-  metrics.push_back(MakeMetric("transfer_window_bytes", Metric::GAUGE, static_cast<double>(core_->options().transfer_window_bytes), "The limit of bytes in flight, per peer"));
+  metrics.push_back(
+      MakeMetric("transfer_in_flight_bytes", Metric::GAUGE, static_cast<double>(in_flight), "Bytes of reads in flight"));
+  metrics.push_back(MakeMetric("transfer_in_flight_bytes_max", Metric::GAUGE, static_cast<double>(most),
+                               "Most bytes of reads ever in flight, of any peer"));
+  metrics.push_back(MakeMetric("transfer_window_bytes", Metric::GAUGE, static_cast<double>(core_->options().transfer_window_bytes),
+                               "The limit of bytes in flight, per peer"));
   core_->Publish(static_cast<uint32_t>(queue_.size()), std::move(metrics));
 }
 

@@ -32,8 +32,10 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   ~DecodeWorker() override;
 
   // gRPC's threads.
-  grpc::ServerUnaryReactor* Info(grpc::CallbackServerContext* context, const v1::InfoRequest* request, v1::WorkerInfo* info) override;
-  grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* Info(grpc::CallbackServerContext* context, const v1::InfoRequest* request,
+                                 v1::WorkerInfo* info) override;
+  grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* context,
+                                                        const v1::GenerateRequest* request) override;
 
   EngineLoop& loop() { return loop_; }  // thread-safe
 
@@ -81,7 +83,8 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   // Carries actions out; may erase the request.
   void Act(RequestId id, handoff::DecodeActions actions);
   void IssueRead(Request& request, const handoff::IssueRead& read);
-  void OnRead(RequestId id, uint64_t serial, uint32_t ordinal, PageId page, Generation generation, const absl::Status& status, kv::SealVerdict verdict);
+  void OnRead(RequestId id, uint64_t serial, uint32_t ordinal, PageId page, Generation generation, const absl::Status& status,
+              kv::SealVerdict verdict);
   void OfferWindow();
   void OnReleased(Request& request);
 
@@ -99,7 +102,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   size_t next_peer_ = 0;
   std::map<RequestId, Request> requests_;
   std::map<SequenceId, RequestId> by_sequence_;
-  std::deque<RequestId> queue_;     // waits for pages and holds nothing
+  std::deque<RequestId> queue_;  // waits for pages and holds nothing
   std::set<RequestId> transferring_;
   std::atomic<uint64_t> next_request_{1};
   uint64_t next_handoff_ = 1;

@@ -10,7 +10,9 @@ constexpr auto kIdleTurn = std::chrono::milliseconds(50);
 
 }  // namespace
 
-void EngineLoop::Start() { thread_ = std::thread([this] { Main(); }); }
+void EngineLoop::Start() {
+  thread_ = std::thread([this] { Main(); });
+}
 
 void EngineLoop::Stop() {
   {

@@ -19,9 +19,12 @@ void PrefillStream::OnReadDone(bool ok) {
   if (!opened_) {
     opened_ = true;
     attempt_ = incoming_.attempt();
-    worker_.loop().Post([&worker = worker_, self = self_, request = std::move(incoming_)]() mutable { worker.OnOpen(std::move(self), std::move(request)); });
+    worker_.loop().Post([&worker = worker_, self = self_, request = std::move(incoming_)]() mutable {
+      worker.OnOpen(std::move(self), std::move(request));
+    });
   } else {
-    worker_.loop().Post([&worker = worker_, id = id_, covered = incoming_.covered_pages()] { worker.OnPeerHeartbeat(id, covered); });
+    worker_.loop().Post(
+        [&worker = worker_, id = id_, covered = incoming_.covered_pages()] { worker.OnPeerHeartbeat(id, covered); });
   }
   incoming_.Clear();
   StartRead(&incoming_);

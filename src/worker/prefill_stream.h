@@ -35,8 +35,8 @@ class PrefillStream final : public grpc::ServerBidiReactor<v1::PrefillRequest, v
   ServerWrites<PrefillStream, v1::PrefillEvent> writes_;
   std::shared_ptr<PrefillStream> self_;
   v1::PrefillRequest incoming_;
-  bool opened_ = false;    // reads come one after the other
-  v1::Attempt attempt_;    // written before the stream is handed to anyone else
+  bool opened_ = false;  // reads come one after the other
+  v1::Attempt attempt_;  // written before the stream is handed to anyone else
 };
 
 }  // namespace cofferdam::worker

@@ -22,7 +22,9 @@ constexpr int kStalledBeats = 60;  // pages that are held for so long without be
 }  // namespace
 
 PrefillWorker::PrefillWorker(std::unique_ptr<WorkerCore> core)
-    : core_(std::move(core)), loop_(core_->engine(), *this), heartbeats_(std::chrono::milliseconds(core_->options().heartbeat_ms)) {}
+    : core_(std::move(core)),
+      loop_(core_->engine(), *this),
+      heartbeats_(std::chrono::milliseconds(core_->options().heartbeat_ms)) {}
 
 absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Create(std::unique_ptr<WorkerCore> core) {
   auto worker = std::unique_ptr<PrefillWorker>(new PrefillWorker(std::move(core)));
@@ -54,7 +56,8 @@ absl::StatusOr<engine::SequenceSpec> PrefillWorker::SpecOf(const v1::PrefillRequ
   const v1::Open& open = request.open();
   if (!request.has_open()) return absl::InvalidArgumentError("the first message of a run must open it");
   if (open.layout_id() != ToWire(core_->layout().id())) {
-    return WithFacts(absl::FailedPreconditionError(absl::StrCat("page layouts differ: this prefill worker's is {", core_->layout().Describe(), "}")),
+    return WithFacts(absl::FailedPreconditionError(
+                         absl::StrCat("page layouts differ: this prefill worker's is {", core_->layout().Describe(), "}")),
                      {.code = std::string(error_code::kLayoutMismatch)});
   }
   engine::SequenceSpec spec;
@@ -68,7 +71,8 @@ void PrefillWorker::OnOpen(std::shared_ptr<PrefillStream> stream, v1::PrefillReq
   auto spec = SpecOf(request);
   absl::Status status = spec.ok() ? core_->engine().CheckSpec(*spec) : spec.status();
   if (status.ok() && queue_.size() >= core_->options().max_queue) {
-    status = WithFacts(absl::ResourceExhaustedError("the prefill worker's queue is full"), {.code = std::string(error_code::kQueueFull), .retry_after_s = 1});
+    status = WithFacts(absl::ResourceExhaustedError("the prefill worker's queue is full"),
+                       {.code = std::string(error_code::kQueueFull), .retry_after_s = 1});
   }
   if (!status.ok()) {
     ++refused_;
@@ -154,7 +158,9 @@ void PrefillWorker::OnEvents(const std::vector<engine::Event>& events) {
   for (const engine::Event& event : events) {
     if (const auto* page = std::get_if<engine::SealedEvent>(&event)) {
       sealed[page->sequence].push_back({.ordinal = page->ordinal,
-                                        .source = {.region = core_->boot_id(), .offset = core_->pool().PayloadOffset(page->page), .generation = page->generation.value()},
+                                        .source = {.region = core_->boot_id(),
+                                                   .offset = core_->pool().PayloadOffset(page->page),
+                                                   .generation = page->generation.value()},
                                         .seal = page->seal});
     } else if (const auto* failed = std::get_if<engine::FailedEvent>(&event)) {
       const RunId id = by_sequence_.at(failed->sequence);
@@ -188,10 +194,11 @@ void PrefillWorker::OnTurn(Clock::time_point now) {
 
 void PrefillWorker::Publish() {
   using v1::Metric;
-  core_->Publish(static_cast<uint32_t>(queue_.size()),
-                 {MakeMetric("prefill_streams", Metric::GAUGE, static_cast<double>(runs_.size()), "Open prefill streams"),
-                  MakeMetric("prefill_streams_opened_total", Metric::COUNTER, static_cast<double>(opened_), "Prefill streams ever opened"),
-                  MakeMetric("requests_refused_total", Metric::COUNTER, static_cast<double>(refused_), "Requests refused by admission")});
+  core_->Publish(
+      static_cast<uint32_t>(queue_.size()),
+      {MakeMetric("prefill_streams", Metric::GAUGE, static_cast<double>(runs_.size()), "Open prefill streams"),
+       MakeMetric("prefill_streams_opened_total", Metric::COUNTER, static_cast<double>(opened_), "Prefill streams ever opened"),
+       MakeMetric("requests_refused_total", Metric::COUNTER, static_cast<double>(refused_), "Requests refused by admission")});
 }
 
 }  // namespace cofferdam::worker

@@ -29,7 +29,8 @@ class PrefillWorker final : public v1::Prefill::CallbackService, public LoopClie
   ~PrefillWorker() override;
 
   // gRPC's threads.
-  grpc::ServerUnaryReactor* Info(grpc::CallbackServerContext* context, const v1::InfoRequest* request, v1::WorkerInfo* info) override;
+  grpc::ServerUnaryReactor* Info(grpc::CallbackServerContext* context, const v1::InfoRequest* request,
+                                 v1::WorkerInfo* info) override;
   grpc::ServerBidiReactor<v1::PrefillRequest, v1::PrefillEvent>* Run(grpc::CallbackServerContext* context) override;
 
   // Thread-safe; called by streams.

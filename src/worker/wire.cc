@@ -56,7 +56,8 @@ absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire) {
   if (sampling.bias_tokens_size() != sampling.bias_values_size() || sampling.bias_tokens_size() > kMaxBiases) {
     return absl::InvalidArgumentError(absl::StrCat("logit_bias must pair at most ", kMaxBiases, " tokens with values"));
   }
-  if (wire.stop_tokens_size() > kMaxStopTokens) return absl::InvalidArgumentError(absl::StrCat("at most ", kMaxStopTokens, " stop tokens are allowed"));
+  if (wire.stop_tokens_size() > kMaxStopTokens)
+    return absl::InvalidArgumentError(absl::StrCat("at most ", kMaxStopTokens, " stop tokens are allowed"));
   if (wire.request_id().size() > kMaxIdBytes || wire.domain().size() > kMaxIdBytes) {
     return absl::InvalidArgumentError(absl::StrCat("request id and domain have at most ", kMaxIdBytes, " bytes"));
   }
@@ -74,7 +75,8 @@ absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire) {
                                         .top_k = sampling.top_k(),
                                         .seed = sampling.seed(),
                                         .logit_bias = {}};
-  for (int i = 0; i < sampling.bias_tokens_size(); ++i) spec.sampling->logit_bias.emplace_back(sampling.bias_tokens(i), sampling.bias_values(i));
+  for (int i = 0; i < sampling.bias_tokens_size(); ++i)
+    spec.sampling->logit_bias.emplace_back(sampling.bias_tokens(i), sampling.bias_values(i));
   return spec;
 }
 

@@ -55,8 +55,8 @@ absl::Status WorkerCore::SizePool() {
   const uint64_t model_context = model_->info().context_length;
   context_tokens_ = options_.context_length == 0 ? model_context : options_.context_length;
   if (context_tokens_ > model_context) {
-    return absl::FailedPreconditionError(absl::StrCat("--context-length ", context_tokens_, " is more than the model was made for (",
-                                                      model_context, " tokens)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("--context-length ", context_tokens_, " is more than the model was made for (", model_context, " tokens)"));
   }
   uint64_t tokens = options_.kv_tokens;
   if (tokens == 0) {
@@ -88,7 +88,8 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
   auto hash = text::ModelHash(options.model_path);
   if (!hash.ok()) return hash.status();
   core->model_hash_ = *hash;
-  auto model = model::Model::Load({.path = options.model_path, .model_hash = *hash, .page_tokens = options.page_tokens, .repack = options.repack});
+  auto model = model::Model::Load(
+      {.path = options.model_path, .model_hash = *hash, .page_tokens = options.page_tokens, .repack = options.repack});
   if (!model.ok()) return model.status();
   core->model_ = *std::move(model);
   if (absl::Status status = core->SizePool(); !status.ok()) return status;
@@ -100,16 +101,18 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
   core->region_ = *std::move(region);
   core->pool_ = std::make_unique<kv::Pool>(core->layout(), core->region_->bytes(), core->boot_id_,
                                            options.lifo_pages ? kv::ReuseOrder::kLifo : kv::ReuseOrder::kFifo);
-  auto executor = model::Executor::Create(core->model_, {.threads = options.threads, .cpus = options.cpus, .max_rows = options.chunk_tokens});
+  auto executor =
+      model::Executor::Create(core->model_, {.threads = options.threads, .cpus = options.cpus, .max_rows = options.chunk_tokens});
   if (!executor.ok()) return executor.status();
   core->executor_ = *std::move(executor);
   if (options.self_test) {
     if (absl::Status status = core->executor_->SelfTest(); !status.ok()) return status;
   }
-  core->engine_ = std::make_unique<engine::Engine>(
-      engine::EngineOptions{.role = absl::StrCat(options.role, " worker"), .context_tokens = core->context_tokens_,
-                            .chunk_tokens = options.chunk_tokens, .max_sequences = options.max_sequences},
-      *core->executor_, *core->pool_);
+  core->engine_ = std::make_unique<engine::Engine>(engine::EngineOptions{.role = absl::StrCat(options.role, " worker"),
+                                                                         .context_tokens = core->context_tokens_,
+                                                                         .chunk_tokens = options.chunk_tokens,
+                                                                         .max_sequences = options.max_sequences},
+                                                   *core->executor_, *core->pool_);
   core->LogWhatWasMeasured();
   core->Publish(0, {});
   return core;
@@ -117,8 +120,8 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
 
 void WorkerCore::LogWhatWasMeasured() const {
   const model::ModelInfo& info = model_->info();
-  log::info("model {}: {}, {} layers, {} MiB of weights mapped, {} MiB repacked in private memory", options_.model_path, info.architecture,
-            info.layers, info.weight_bytes >> 20, info.repacked_bytes >> 20);
+  log::info("model {}: {}, {} layers, {} MiB of weights mapped, {} MiB repacked in private memory", options_.model_path,
+            info.architecture, info.layers, info.weight_bytes >> 20, info.repacked_bytes >> 20);
   log::info("KV pool: {} tokens in {} pages of {} tokens ({} MiB); context {} tokens", pages_ * layout().page_tokens(), pages_,
             layout().page_tokens(), (pages_ * layout().page_bytes()) >> 20, context_tokens_);
   log::info("layout {}: {}", kv::Hex(layout().id()), layout().Describe());

@@ -20,27 +20,27 @@
 namespace cofferdam::worker {
 
 struct WorkerOptions {
-  std::string role;                 // "prefill" or "decode"
+  std::string role;  // "prefill" or "decode"
   std::string model_path;
-  std::string address;              // where gRPC listens: "unix:PATH" or loopback
-  std::string fabric_address;       // "shm:PATH", prefill only
+  std::string address;                         // where gRPC listens: "unix:PATH" or loopback
+  std::string fabric_address;                  // "shm:PATH", prefill only
   std::vector<std::string> prefill_addresses;  // decode only
   kv::Key cluster_secret{};
-  uint64_t context_length = 0;      // 0: the model's own
-  uint64_t kv_tokens = 0;           // 0: from the memory that is available
+  uint64_t context_length = 0;  // 0: the model's own
+  uint64_t kv_tokens = 0;       // 0: from the memory that is available
   bool shrink_context = false;
   uint32_t page_tokens = 64;
   int threads = 1;
   std::vector<int> cpus;
   uint32_t chunk_tokens = 512;
   uint32_t max_sequences = 256;
-  uint32_t max_queue = 1024;        // requests that wait for pages
-  uint32_t local_prefill_tokens = 0;  // decode: prompts with a shorter rest are computed here; 0: one page
-  size_t transfer_window_bytes = size_t{32} << 20;       // decode: of reads in flight, per peer
+  uint32_t max_queue = 1024;                        // requests that wait for pages
+  uint32_t local_prefill_tokens = 0;                // decode: prompts with a shorter rest are computed here; 0: one page
+  size_t transfer_window_bytes = size_t{32} << 20;  // decode: of reads in flight, per peer
   bool repack = true;
   bool self_test = true;
-  bool lifo_pages = false;          // reuse pages last-in first-out, which makes races likelier; for tests
-  int heartbeat_ms = 1000;          // a stream that was silent for three of them is closed
+  bool lifo_pages = false;  // reuse pages last-in first-out, which makes races likelier; for tests
+  int heartbeat_ms = 1000;  // a stream that was silent for three of them is closed
 };
 
 // Everything below the servers. Built once; then the engine's thread owns engine and pool.

@@ -66,7 +66,8 @@ TEST_F(GatewayTest, Chats) {
 
 TEST_F(GatewayTest, TakesPromptsInEveryShape) {
   Start();
-  for (const Json& prompt : {Json("Hello"), Json::array({"Hello"}), Json::array({1, 15043}), Json::array({Json::array({1, 15043})})}) {
+  for (const Json& prompt :
+       {Json("Hello"), Json::array({"Hello"}), Json::array({1, 15043}), Json::array({Json::array({1, 15043})})}) {
     const Response response = Complete({{"prompt", prompt}});
     ASSERT_EQ(response.status, 200) << response.body;
     EXPECT_EQ(worker().requests().back().tokens_size(), 2) << prompt;
@@ -77,10 +78,21 @@ TEST_F(GatewayTest, TakesPromptsInEveryShape) {
 
 TEST_F(GatewayTest, PassesSamplingOn) {
   Start();
-  const Json body = {{"prompt", "x"}, {"temperature", 0.5}, {"top_k", 7}, {"top_p", 0.25}, {"min_p", 0.125}, {"seed", -3},
-                     {"presence_penalty", 1.5}, {"frequency_penalty", -1.5}, {"repetition_penalty", 1.25},
-                     {"logit_bias", {{"5", 10}}}, {"stop_token_ids", {9}}, {"ignore_eos", true}, {"attempt", {{"counter", 9}}},
-                     {"domain", "mine"}, {"unknown", 1}};
+  const Json body = {{"prompt", "x"},
+                     {"temperature", 0.5},
+                     {"top_k", 7},
+                     {"top_p", 0.25},
+                     {"min_p", 0.125},
+                     {"seed", -3},
+                     {"presence_penalty", 1.5},
+                     {"frequency_penalty", -1.5},
+                     {"repetition_penalty", 1.25},
+                     {"logit_bias", {{"5", 10}}},
+                     {"stop_token_ids", {9}},
+                     {"ignore_eos", true},
+                     {"attempt", {{"counter", 9}}},
+                     {"domain", "mine"},
+                     {"unknown", 1}};
   ASSERT_EQ(Complete(body).status, 200);
   const v1::GenerateRequest request = worker().requests().at(0);
   EXPECT_EQ(request.sampling().temperature(), 0.5f);
@@ -183,7 +195,8 @@ TEST_F(GatewayTest, ShowsMetricsOfItselfAndItsWorkers) {
   Complete({{"prompt", "x"}});
   const std::string text = Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").body;
   EXPECT_NE(text.find("cofferdam:requests_total{route=\"/v1/completions\",status=\"200\"} 1"), std::string::npos);
-  EXPECT_NE(text.find("cofferdam:pages{role=\"decode\",worker=\"" + worker().address() + "\",state=\"fr\\\"ee\"} 7"), std::string::npos);
+  EXPECT_NE(text.find("cofferdam:pages{role=\"decode\",worker=\"" + worker().address() + "\",state=\"fr\\\"ee\"} 7"),
+            std::string::npos);
   EXPECT_NE(text.find("cofferdam:time_to_first_token_seconds_count 1"), std::string::npos);
   EXPECT_EQ(text.find("bad name"), std::string::npos);
   EXPECT_EQ(Metric("generation_tokens_total"), 1);

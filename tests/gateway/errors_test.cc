@@ -89,10 +89,10 @@ TEST_F(GatewayTest, NamesTheMessageAtFault) {
 
 TEST_F(GatewayTest, RefusesBrokenBodies) {
   Start();
-  for (const std::string& body : {std::string("{"), std::string("[]"), std::string(""), std::string("nul"), std::string("{\"prompt\":\"\xFF\"}"),
-                                  std::string("{\"prompt\":\"\\ud800\"}"), std::string("{\"prompt\":NaN}"),
-                                  std::string("{\"prompt\":\"x\",\"temperature\":1e999}"), std::string(200000, '['),
-                                  "{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}"}) {
+  for (const std::string& body : {std::string("{"), std::string("[]"), std::string(""), std::string("nul"),
+                                  std::string("{\"prompt\":\"\xFF\"}"), std::string("{\"prompt\":\"\\ud800\"}"),
+                                  std::string("{\"prompt\":NaN}"), std::string("{\"prompt\":\"x\",\"temperature\":1e999}"),
+                                  std::string(200000, '['), "{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}"}) {
     const Response response = Ask(Post("/v1/completions", body));
     EXPECT_EQ(response.status, 400) << body.substr(0, 50);
     EXPECT_TRUE(response.json()["error"]["message"].is_string());
@@ -201,7 +201,10 @@ TEST_F(GatewayTest, RefusesByHead) {
   EXPECT_EQ(ask("POST /v1/completions", "Content-Type: text/plain\r\nContent-Length: 2\r\n", "{}").status, 415);
   EXPECT_EQ(ask("POST /v1/completions", "Content-Encoding: gzip\r\nContent-Length: 2\r\n", "{}").status, 415);
   EXPECT_EQ(ask("POST /v1/completions", "Expect: tea\r\nContent-Length: 2\r\n", "{}").status, 417);
-  EXPECT_EQ(ask("POST /v1/completions", "Content-Type: application/json; charset=utf-8\r\nContent-Length: 14\r\n", "{\"prompt\":\"x\"}").status, 200);
+  EXPECT_EQ(
+      ask("POST /v1/completions", "Content-Type: application/json; charset=utf-8\r\nContent-Length: 14\r\n", "{\"prompt\":\"x\"}")
+          .status,
+      200);
   EXPECT_EQ(Complete({{"prompt", "x"}, {"model", "other"}}).status, 404);
   EXPECT_EQ(Complete({{"prompt", "x"}, {"model", "other"}}).json()["error"]["code"], "model_not_found");
 }

@@ -83,7 +83,7 @@ class FakeWorker {
 };
 
 struct Response {
-  int status = 0;  // 0: the connection ended first
+  int status = 0;                              // 0: the connection ended first
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
   bool complete = false;

@@ -24,7 +24,8 @@ TEST_F(GatewayTest, KeepsTheConnection) {
 TEST_F(GatewayTest, AnswersPipelinedRequestsInOrder) {
   Start();
   RawClient client(port());
-  client.Send(Post("/v1/completions", kBody, "X-Request-Id: one\r\n") + Post("/v1/completions", R"({"prompt":"x","stream":true})", "X-Request-Id: two\r\n") +
+  client.Send(Post("/v1/completions", kBody, "X-Request-Id: one\r\n") +
+              Post("/v1/completions", R"({"prompt":"x","stream":true})", "X-Request-Id: two\r\n") +
               "GET /version HTTP/1.1\r\nHost: t\r\nX-Request-Id: three\r\n\r\n");
   EXPECT_EQ(client.Read().headers["x-request-id"], "one");
   const Response second = client.Read();
@@ -109,10 +110,10 @@ TEST_F(GatewayTest, RefusesHeaderFloods) {
 
 TEST_F(GatewayTest, RefusesWhatIsNotHttp) {
   Start();
-  for (const char* bytes : {"hello\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /health HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-                            "GET /health HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-                            "GET health HTTP/1.1\r\n\r\n", "GET /%zz HTTP/1.1\r\n\r\n",
-                            "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
+  for (const char* bytes :
+       {"hello\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /health HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        "GET /health HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "GET health HTTP/1.1\r\n\r\n",
+        "GET /%zz HTTP/1.1\r\n\r\n", "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
     EXPECT_EQ(Ask(bytes).status, 400) << bytes;
   }
   EXPECT_EQ(Ask("GET /health HTTP/1.1\r\nHost: t\r\n\r\n").status, 200);
@@ -170,7 +171,8 @@ TEST_F(GatewayTest, EchoesOnlyWellFormedRequestIds) {
   Start();
   EXPECT_EQ(Ask("GET /version HTTP/1.1\r\nHost: t\r\nX-Request-Id: a-1_b.c:d\r\n\r\n").headers["x-request-id"], "a-1_b.c:d");
   EXPECT_FALSE(Ask("GET /version HTTP/1.1\r\nHost: t\r\nX-Request-Id: a b\r\n\r\n").headers.contains("x-request-id"));
-  EXPECT_FALSE(Ask("GET /version HTTP/1.1\r\nHost: t\r\nX-Request-Id: " + std::string(129, 'a') + "\r\n\r\n").headers.contains("x-request-id"));
+  EXPECT_FALSE(Ask("GET /version HTTP/1.1\r\nHost: t\r\nX-Request-Id: " + std::string(129, 'a') + "\r\n\r\n")
+                   .headers.contains("x-request-id"));
 }
 
 TEST_F(GatewayTest, StopEndsIdleAndRunningConnections) {

@@ -57,13 +57,15 @@ TEST_F(GatewayTest, ASlowReaderHoldsBackItsWorker) {
   ASSERT_TRUE(Eventually([&] { return sent > 0; }));
   // It comes to a halt: sockets and queue are full, and nothing else grows.
   int before = -1;
-  ASSERT_TRUE(Eventually([&] {
-    const int now = sent;
-    const bool halted = now == before;
-    before = now;
-    std::this_thread::sleep_for(300ms);
-    return halted;
-  }, 20000ms));
+  ASSERT_TRUE(Eventually(
+      [&] {
+        const int now = sent;
+        const bool halted = now == before;
+        before = now;
+        std::this_thread::sleep_for(300ms);
+        return halted;
+      },
+      20000ms));
   EXPECT_LT(before, kTokens / 2);
   // Others are not held up.
   worker().Play(Says(Tokens("hello")));

@@ -48,8 +48,9 @@ TEST_F(Greedy, TellsThePublishedStory) {
   Ours ours(path_, {}, 1, 512);
   const Tokens prompt = libllama_->Tokenize("Once upon a time");
   const std::string text = libllama_->Text(ours.Greedy(0, prompt, 100, prompt.size()));
-  EXPECT_TRUE(text.starts_with(", there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, "
-                               "red ball. She wanted to play with it, but it was too high.\nLily's mom said, \"Lily, let's go to the park.\""))
+  EXPECT_TRUE(text.starts_with(
+      ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, "
+      "red ball. She wanted to play with it, but it was too high.\nLily's mom said, \"Lily, let's go to the park.\""))
       << text;
 }
 

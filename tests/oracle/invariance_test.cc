@@ -78,10 +78,12 @@ TEST_P(NonInterference, ThreadsAndPageSizes) {
   Ours two(path_, {.repack = GetParam().repack, .threads = 2}, 1, 256);
   EXPECT_TRUE(SameBits(two.Step({{.sequence = 0, .tokens = prompt, .all_logits = true}}), wanted)) << "two threads";
   two.Reset();
-  EXPECT_TRUE(SameBits(Alone(two, {prompt.begin(), prompt.begin() + 20}), std::span(wanted).first(20 * one.vocabulary()))) << "two threads, alone";
+  EXPECT_TRUE(SameBits(Alone(two, {prompt.begin(), prompt.begin() + 20}), std::span(wanted).first(20 * one.vocabulary())))
+      << "two threads, alone";
   for (const uint32_t page_tokens : {16u, 32u, 128u}) {
     Ours other(path_, {.repack = GetParam().repack, .page_tokens = page_tokens}, 1, 256);
-    EXPECT_TRUE(SameBits(other.Step({{.sequence = 0, .tokens = prompt, .all_logits = true}}), wanted)) << "pages of " << page_tokens;
+    EXPECT_TRUE(SameBits(other.Step({{.sequence = 0, .tokens = prompt, .all_logits = true}}), wanted))
+        << "pages of " << page_tokens;
   }
 }
 
@@ -146,8 +148,10 @@ std::vector<Case> Cases() {
   cases.push_back({.name = "qwen3", .spec = {.architecture = "qwen3", .vocabulary = 320, .type = GGML_TYPE_Q4_0}});
   cases.push_back({.name = "qwen2", .spec = {.architecture = "qwen2", .vocabulary = 320, .type = GGML_TYPE_Q8_0}});
   cases.push_back({.name = "multi_head", .spec = {.heads = 8, .kv_heads = 8, .vocabulary = 320, .type = GGML_TYPE_Q8_0}});
-  cases.push_back({.name = "heads_of_8", .spec = {.heads = 32, .kv_heads = 1, .head_size = 8, .vocabulary = 320, .type = GGML_TYPE_Q8_0}});
-  cases.push_back({.name = "heads_of_128", .spec = {.heads = 4, .kv_heads = 2, .head_size = 128, .vocabulary = 320, .type = GGML_TYPE_Q8_0}});
+  cases.push_back(
+      {.name = "heads_of_8", .spec = {.heads = 32, .kv_heads = 1, .head_size = 8, .vocabulary = 320, .type = GGML_TYPE_Q8_0}});
+  cases.push_back(
+      {.name = "heads_of_128", .spec = {.heads = 4, .kv_heads = 2, .head_size = 128, .vocabulary = 320, .type = GGML_TYPE_Q8_0}});
   return cases;
 }
 

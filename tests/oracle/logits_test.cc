@@ -78,7 +78,8 @@ std::vector<Case> Cases() {
   for (const char* architecture : {"llama", "qwen2", "qwen3"}) {
     const std::string a = architecture;
     auto add = [&](const std::string& name, ggml_type type, double tolerance, bool repack = true) {
-      cases.push_back({.name = a + "_" + name, .spec = {.architecture = a, .type = type}, .repack = repack, .tolerance = tolerance});
+      cases.push_back(
+          {.name = a + "_" + name, .spec = {.architecture = a, .type = type}, .repack = repack, .tolerance = tolerance});
     };
     add("f32", GGML_TYPE_F32, kPlain);
     add("f16", GGML_TYPE_F16, kPlain);

@@ -124,8 +124,8 @@ Tokens Libllama::Greedy(const Tokens& prompt, size_t count, std::vector<float>* 
 
 Tokens Libllama::Tokenize(const std::string& text) const {
   Tokens tokens(text.size() + 8);
-  const int32_t count = llama_tokenize(llama_model_get_vocab(model_.get()), text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-                                       static_cast<int32_t>(tokens.size()), true, false);
+  const int32_t count = llama_tokenize(llama_model_get_vocab(model_.get()), text.data(), static_cast<int32_t>(text.size()),
+                                       tokens.data(), static_cast<int32_t>(tokens.size()), true, false);
   CD_CHECK(count >= 0, "the text fits");
   tokens.resize(static_cast<size_t>(count));
   return tokens;
@@ -158,7 +158,8 @@ std::vector<float> Ours::Step(const std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces) {
     for (size_t i = 0; i < piece.tokens.size(); ++i) {
       const bool wants = !piece.no_logits && (piece.all_logits || i + 1 == piece.tokens.size());
-      rows.push_back({.token = piece.tokens[i], .position = lengths_[piece.sequence]++, .table = piece.sequence, .wants_logits = wants});
+      rows.push_back(
+          {.token = piece.tokens[i], .position = lengths_[piece.sequence]++, .table = piece.sequence, .wants_logits = wants});
     }
   }
   std::vector<std::span<std::byte* const>> tables;
@@ -178,7 +179,8 @@ Tokens Ours::Greedy(uint32_t sequence, const Tokens& prompt, size_t count, size_
   std::vector<float> logits;
   for (size_t from = 0; from < prompt.size(); from += chunk) {
     const size_t to = std::min(from + chunk, prompt.size());
-    logits = Step({{.sequence = sequence, .tokens = {prompt.begin() + static_cast<ptrdiff_t>(from), prompt.begin() + static_cast<ptrdiff_t>(to)},
+    logits = Step({{.sequence = sequence,
+                    .tokens = {prompt.begin() + static_cast<ptrdiff_t>(from), prompt.begin() + static_cast<ptrdiff_t>(to)},
                     .no_logits = to < prompt.size()}});
   }
   Tokens tokens = {ArgMax(logits)};

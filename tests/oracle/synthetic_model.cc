@@ -42,7 +42,8 @@ class Random {
 class Writer {
  public:
   explicit Writer(const SyntheticSpec& spec) : spec_(spec), out_(gguf_init_empty()), random_(spec.seed) {
-    context_.reset(ggml_init({.mem_size = ggml_tensor_overhead() * (spec.layers * 16 + 16), .mem_buffer = nullptr, .no_alloc = true}));
+    context_.reset(
+        ggml_init({.mem_size = ggml_tensor_overhead() * (spec.layers * 16 + 16), .mem_buffer = nullptr, .no_alloc = true}));
   }
 
   absl::Status Write(const std::string& path) {
@@ -65,18 +66,27 @@ class Writer {
     for (int64_t i = 0; i < gguf_get_n_kv(from.get()); ++i) {
       const char* key = gguf_get_key(from.get(), i);
       if (std::strncmp(key, "tokenizer.", 10) != 0) continue;
-      if (gguf_get_kv_type(from.get(), i) != GGUF_TYPE_ARRAY) CopyScalar(from.get(), i, key);
-      else CopyArray(from.get(), i, key, all);
+      if (gguf_get_kv_type(from.get(), i) != GGUF_TYPE_ARRAY)
+        CopyScalar(from.get(), i, key);
+      else
+        CopyArray(from.get(), i, key, all);
     }
     return absl::OkStatus();
   }
 
   void CopyScalar(const gguf_context* from, int64_t i, const char* key) {
     switch (gguf_get_kv_type(from, i)) {
-      case GGUF_TYPE_STRING: gguf_set_val_str(out_.get(), key, gguf_get_val_str(from, i)); break;
-      case GGUF_TYPE_UINT32: gguf_set_val_u32(out_.get(), key, gguf_get_val_u32(from, i)); break;
-      case GGUF_TYPE_BOOL: gguf_set_val_bool(out_.get(), key, gguf_get_val_bool(from, i)); break;
-      default: break;
+      case GGUF_TYPE_STRING:
+        gguf_set_val_str(out_.get(), key, gguf_get_val_str(from, i));
+        break;
+      case GGUF_TYPE_UINT32:
+        gguf_set_val_u32(out_.get(), key, gguf_get_val_u32(from, i));
+        break;
+      case GGUF_TYPE_BOOL:
+        gguf_set_val_bool(out_.get(), key, gguf_get_val_bool(from, i));
+        break;
+      default:
+        break;
     }
   }
 
@@ -91,8 +101,12 @@ class Writer {
     gguf_set_arr_str(out_.get(), key, texts.data(), texts.size());
   }
 
-  void Number(const std::string& name, uint32_t value) { gguf_set_val_u32(out_.get(), absl::StrCat(spec_.architecture, ".", name).c_str(), value); }
-  void Real(const std::string& name, float value) { gguf_set_val_f32(out_.get(), absl::StrCat(spec_.architecture, ".", name).c_str(), value); }
+  void Number(const std::string& name, uint32_t value) {
+    gguf_set_val_u32(out_.get(), absl::StrCat(spec_.architecture, ".", name).c_str(), value);
+  }
+  void Real(const std::string& name, float value) {
+    gguf_set_val_f32(out_.get(), absl::StrCat(spec_.architecture, ".", name).c_str(), value);
+  }
 
   void Settings() {
     gguf_set_val_str(out_.get(), "general.architecture", spec_.architecture.c_str());
@@ -128,7 +142,9 @@ class Writer {
   void Matrix(const std::string& name, int64_t in, int64_t out) {
     Tensor(name + ".weight", spec_.type, in, out, 0.0f, 1.0f / std::sqrt(static_cast<float>(in)));
   }
-  void Vector(const std::string& name, int64_t size, float mean, float deviation) { Tensor(name, GGML_TYPE_F32, size, 1, mean, deviation); }
+  void Vector(const std::string& name, int64_t size, float mean, float deviation) {
+    Tensor(name, GGML_TYPE_F32, size, 1, mean, deviation);
+  }
 
   void Tensors() {
     const int64_t e = spec_.embedding;
@@ -140,7 +156,8 @@ class Writer {
   }
 
   void Layer(const std::string& at) {
-    const int64_t e = spec_.embedding, q = spec_.heads * spec_.head_size, kv = spec_.kv_heads * spec_.head_size, f = spec_.feed_forward;
+    const int64_t e = spec_.embedding, q = spec_.heads * spec_.head_size, kv = spec_.kv_heads * spec_.head_size,
+                  f = spec_.feed_forward;
     Vector(at + "attn_norm.weight", e, 1.0f, 0.1f);
     Matrix(at + "attn_q", e, q);
     Matrix(at + "attn_k", e, kv);
