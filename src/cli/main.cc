@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -126,8 +127,17 @@ int Main(int argc, char** argv) {
       {"decode", "Own requests: fetch and verify pages, generate tokens"},
   };
   for (const auto& [name, help] : commands) AddOptions(name, *app.add_subcommand(name, help), flags);
+  const auto is_command = [&](std::string_view word) {
+    return std::ranges::any_of(commands, [&](const auto& c) { return c.first == word; });
+  };
+  if (argc > 1 && argv[1][0] != '-' && !is_command(argv[1])) {
+    std::fprintf(stderr, "'%s' is not a command of cofferdam; there are up, gateway, prefill and decode. See cofferdam --help\n",
+                 argv[1]);
+    return kExitRefused;
+  }
   try {
     app.parse(argc, argv);
+    if (!flags.config.empty()) ApplyConfigFile(flags.config, *app.get_subcommands().front());
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     return code == 0 ? 0 : kExitRefused;

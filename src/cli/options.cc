@@ -103,7 +103,7 @@ int DefaultThreads() { return static_cast<int>(std::max(1U, std::thread::hardwar
 }  // namespace
 
 void AddOptions(const std::string& command, CLI::App& app, Flags& flags) {
-  app.set_config("--config", "", "TOML file with options of the same names");
+  app.add_option("--config", flags.config, "TOML file with options of the same names; the command line wins");
   app.add_option("--log-level", flags.log_level, "debug, info, warn or error")
       ->capture_default_str()
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}));
@@ -113,17 +113,17 @@ void AddOptions(const std::string& command, CLI::App& app, Flags& flags) {
   if (command != "gateway") AddWorkerOptions(app, flags);
   if (command == "decode" || command == "up") AddDecodeOptions(app, flags);
   if (command == "prefill" || command == "decode") {
-    app.add_option("--listen", flags.listen, "gRPC address: unix:PATH or 127.0.0.1:PORT")->required();
+    app.add_option("--listen", flags.listen, "gRPC address: unix:PATH or 127.0.0.1:PORT (required)");
     app.add_option("--cluster-secret-file", flags.cluster_secret_file,
                    "Secret that prefill and decode workers share (or set COFFERDAM_CLUSTER_SECRET)");
     app.add_option("--cpus", flags.cpus, "Cores to pin the compute threads to, as in 0,1 (default: not pinned)")->delimiter(',');
   }
-  if (command == "prefill") app.add_option("--fabric", flags.fabric, "Where decode workers fetch pages: shm:PATH")->required();
+  if (command == "prefill") app.add_option("--fabric", flags.fabric, "Where decode workers fetch pages: shm:PATH (required)");
   if (command == "decode" || command == "gateway") {
     auto* prefill = app.add_option("--prefill", flags.prefill, "gRPC address of a prefill worker; may be given several times");
     if (command == "gateway") {
       prefill->description("gRPC address of a prefill worker, watched for /health; may be given several times");
-      app.add_option("--decode", flags.decode, "gRPC address of a decode worker; may be given several times")->required();
+      app.add_option("--decode", flags.decode, "gRPC address of a decode worker; may be given several times (required)");
     }
   }
   if (command == "up") {
@@ -132,12 +132,33 @@ void AddOptions(const std::string& command, CLI::App& app, Flags& flags) {
   }
 }
 
+void ApplyConfigFile(const std::string& path, CLI::App& app) {
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(path)) {
+    CLI::Option* option = item.parents.empty() ? app.get_option_no_throw("--" + item.name) : nullptr;
+    if (option == nullptr || item.name == "config" || item.name == "help") {
+      throw CLI::ConfigError(absl::StrCat(path, ": '", item.fullname(), "' is not an option of `cofferdam ", app.get_name(),
+                                          "`; see cofferdam ", app.get_name(), " --help"));
+    }
+    if (option->count() > 0) continue;  // on the command line
+    const bool flag = option->get_expected_min() == 0;
+    if (flag && (item.inputs.size() != 1 || (item.inputs[0] != "true" && item.inputs[0] != "false"))) {
+      throw CLI::ConfigError(absl::StrCat(path, ": '", item.name, "' must be true or false"));
+    }
+    option->add_result(item.inputs);
+    option->run_callback();
+  }
+}
+
 absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, const Flags& flags) {
   worker::WorkerOptions options;
   options.role = role;
+  if (flags.listen.empty()) return absl::InvalidArgumentError("--listen is required: unix:PATH or 127.0.0.1:PORT");
   if (absl::Status status = CheckLocalAddress(flags.listen); !status.ok()) return status;
   for (const std::string& address : flags.prefill) {
     if (absl::Status status = CheckLocalAddress(address); !status.ok()) return status;
+  }
+  if (role == "prefill" && flags.fabric.empty()) {
+    return absl::InvalidArgumentError("--fabric is required: shm:PATH, where decode workers fetch pages");
   }
   auto model = ModelPath(flags);
   if (!model.ok()) return model.status();

@@ -17,6 +17,7 @@ namespace cofferdam::cli {
 struct Flags {
   std::string log_level = "info";
   bool log_json = false;
+  std::string config;
 
   std::string model;  // empty: the embedded one
   // Workers.
@@ -52,6 +53,9 @@ struct Flags {
 
 // Adds the options of one command ("up", "gateway", "prefill", "decode") to its subcommand.
 void AddOptions(const std::string& command, CLI::App& app, Flags& flags);
+
+// Sets those options of a parsed command that its command line left alone. Throws CLI::Error that names file and option.
+void ApplyConfigFile(const std::string& path, CLI::App& app);
 
 // Errors: InvalidArgument that names the option.
 absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, const Flags& flags);

@@ -19,7 +19,7 @@ constexpr int kFailuresUntilUnroutable = 2;
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // how long an attempt may take, in truth
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // ours know of attempts, gRPC's own do not
@@ -100,8 +100,11 @@ bool Workers::PollOnce(size_t index) {
   {
     const MutexLock lock(mutex_);
     if (stop_) return false;
-    worker = slots_[index].worker;
+    const Slot& slot = slots_[index];
+    worker = slot.worker;
     polls_[index] = &context;
+    // A connection comes up only while a call waits for it; a worker that was up and is gone must be seen at once.
+    context.set_wait_for_ready(!slot.known || slot.failures >= kFailuresUntilUnroutable);
   }
   v1::WorkerInfo info;
   const grpc::Status status = worker->AskInfo(context, &info);

@@ -185,7 +185,7 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
         return Act(id, std::move(then));  // what stood behind this action was made for a handoff that works
       }
       ++request->pages_verified;
-      request->call->SetCovered(request->handoff->adopted_pages());
+      request->call->SetCovered(request->handoff->covered_pages());
     } else if (std::holds_alternative<handoff::CloseStream>(action)) {
       request->call->Close();
     } else if (std::holds_alternative<handoff::ClosePeer>(action)) {

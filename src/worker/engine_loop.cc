@@ -37,13 +37,16 @@ std::deque<std::function<void()>> EngineLoop::Take(bool wait) {
 
 void EngineLoop::Main() {
   std::vector<engine::Event> events;
+  bool quiet = false;  // the last round did nothing; what a busy one changed has been published since
   while (true) {
-    for (std::function<void()>& task : Take(!engine_.HasWork())) task();
+    const std::deque<std::function<void()>> tasks = Take(quiet && !engine_.HasWork());
+    for (const std::function<void()>& task : tasks) task();
     client_.OnTurn(Clock::now());
     engine_.Reclaim();
     events.clear();
     engine_.Step(events);
     if (!events.empty()) client_.OnEvents(events);
+    quiet = tasks.empty() && events.empty();
     MutexLock lock(mutex_);
     if (stopping_ && tasks_.empty()) return;
   }

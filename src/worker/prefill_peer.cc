@@ -29,6 +29,7 @@ PrefillPeer::~PrefillPeer() {
     MutexLock lock(mutex_);
     stopping_ = true;
     changed_.NotifyAll();
+    if (asking_ != nullptr) asking_->TryCancel();
   }
   thread_.join();
 }
@@ -54,8 +55,20 @@ void PrefillPeer::SetDown(std::string why) {
 void PrefillPeer::Refresh() {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kAnswerWithin);
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return;
+    asking_ = &context;
+    // A connection comes up only while a call waits for it; a worker that was up and is gone must be seen at once.
+    context.set_wait_for_ready(!state_.ready);
+  }
   v1::WorkerInfo info;
-  if (grpc::Status status = stub_->Info(&context, {}, &info); !status.ok()) return SetDown("it does not answer");
+  const grpc::Status status = stub_->Info(&context, {}, &info);
+  {
+    MutexLock lock(mutex_);
+    asking_ = nullptr;
+  }
+  if (!status.ok()) return SetDown("it does not answer");
   if (info.layout().layout_id() != std::string_view(reinterpret_cast<const char*>(layout_.id().data()), layout_.id().size())) {
     return SetDown(absl::StrCat("its page layout is {", info.layout().description(), "}, ours is {", layout_.Describe(), "}"));
   }

@@ -48,6 +48,7 @@ class PrefillPeer {
   mutable Mutex mutex_;
   CondVar changed_;
   State state_ CD_GUARDED_BY(mutex_);
+  grpc::ClientContext* asking_ CD_GUARDED_BY(mutex_) = nullptr;  // the question under way
   bool stopping_ CD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

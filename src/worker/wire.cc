@@ -66,6 +66,10 @@ absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire) {
   spec.resumed_tokens = wire.resumed_tokens();
   spec.max_output = wire.max_tokens();
   spec.stop_tokens.assign(wire.stop_tokens().begin(), wire.stop_tokens().end());
+  if (!wire.has_sampling()) {
+    spec.sampling = model::SamplingParams{.temperature = 0};
+    return spec;
+  }
   spec.sampling = model::SamplingParams{.temperature = sampling.temperature(),
                                         .top_p = sampling.top_p(),
                                         .min_p = sampling.min_p(),

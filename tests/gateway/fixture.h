@@ -9,20 +9,25 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/mutex.h"
 #include "gateway/gateway.h"
+#include "support/http_client.h"
 #include "text/tokenizer.h"
 
 namespace cofferdam::gateway {
 
-using Json = nlohmann::json;
+using http::EventsOf;
+using http::FinishReasonOf;
+using http::Json;
+using http::Post;
+using http::RawClient;
+using http::Response;
+using http::TextOf;
 using namespace std::chrono_literals;
 
 // The server's end of one Generate stream, with the words of a script.
@@ -81,46 +86,6 @@ class FakeWorker {
   std::unique_ptr<v1::Prefill::Service> prefill_;
   std::unique_ptr<grpc::Server> server_;
 };
-
-struct Response {
-  int status = 0;                              // 0: the connection ended first
-  std::map<std::string, std::string> headers;  // names in lower case
-  std::string body;
-  bool complete = false;
-  Json json() const { return Json::parse(body, nullptr, false); }
-};
-
-// A blocking client with a time limit on everything.
-class RawClient {
- public:
-  explicit RawClient(uint16_t port, int receive_buffer = 0);
-  ~RawClient();
-  RawClient(const RawClient&) = delete;
-  RawClient& operator=(const RawClient&) = delete;
-  bool connected() const { return fd_ >= 0; }
-
-  bool Send(const std::string& bytes);
-  void HalfClose();
-  void Reset();
-  // Reads one answer, of Content-Length or chunked.
-  Response Read(bool head_only = false);
-  // Reads until `text` has come, and returns everything so far.
-  std::string ReadUntil(const std::string& text);
-  // Whether the server has closed, after dropping what still comes.
-  bool AwaitEnd();
-
- private:
-  bool Fill();
-  std::string buffer_;
-  int fd_ = -1;
-};
-
-std::string Post(const std::string& path, const std::string& body, const std::string& headers = "");
-// The "data:" lines of a stream.
-std::vector<std::string> EventsOf(const std::string& body);
-// The text of all chunks of a stream.
-std::string TextOf(const std::string& body);
-std::string FinishReasonOf(const std::string& body);
 
 class GatewayTest : public testing::Test {
  protected:

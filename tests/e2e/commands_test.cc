@@ -1,0 +1,96 @@
+// What a newcomer types, and what comes back when it is wrong.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "e2e/cluster.h"
+
+namespace cofferdam::e2e {
+namespace {
+
+using testing::Test;
+
+void ExpectRefused(const std::vector<std::string>& arguments, const std::vector<std::string>& words) {
+  const Ended ended = RunCofferdam(arguments);
+  EXPECT_NE(ended.exit_code, 0) << ended.output;
+  EXPECT_GT(ended.exit_code, 0) << "it did not end by itself: " << ended.output;
+  for (const std::string& word : words)
+    EXPECT_NE(ended.output.find(word), std::string::npos) << "no '" << word << "' in: " << ended.output;
+}
+
+TEST(Commands, HelpOfEachNamesItsOptions) {
+  for (const char* command : {"up", "gateway", "prefill", "decode"}) {
+    const Ended ended = RunCofferdam({command, "--help"});
+    EXPECT_EQ(ended.exit_code, 0);
+    for (const char* option : {"--model", "--config", "--log-level"})
+      EXPECT_NE(ended.output.find(option), std::string::npos) << command;
+  }
+  EXPECT_EQ(RunCofferdam({"--version"}).exit_code, 0);
+}
+
+TEST(Commands, UnknownOptionsAndCommandsAreRefusedByName) {
+  ExpectRefused({"up", "--kv-tokenz", "5"}, {"--kv-tokenz"});
+  ExpectRefused({"serve"}, {"serve"});
+  ExpectRefused({}, {"subcommand"});
+  ExpectRefused({"decode"}, {"--listen"});
+  ExpectRefused({"prefill", "--listen", "127.0.0.1:7002"}, {"--fabric"});
+  ExpectRefused({"gateway"}, {"address of a decode worker"});
+}
+
+TEST(Commands, APoolSmallerThanTheContextIsRefusedAndSaysByHowMuch) {
+  ExpectRefused({"up", "--port", "0", "--context-length", "1024", "--kv-tokens", "512"}, {"1024", "512", "--shrink-context"});
+}
+
+TEST(Commands, WorkersListenOnThisMachineAlone) {
+  ExpectRefused({"prefill", "--listen", "0.0.0.0:7000", "--fabric", "shm:/tmp/x"}, {"0.0.0.0:7000"});
+  ExpectRefused({"decode", "--listen", "[::]:7000", "--prefill", "127.0.0.1:7001"}, {"[::]:7000"});
+  ExpectRefused({"decode", "--listen", "127.0.0.1:7002", "--prefill", "10.0.0.1:7001"}, {"10.0.0.1:7001"});
+  ExpectRefused({"gateway", "--port", "0", "--decode", "192.168.1.1:1", "--prefill", "127.0.0.1:7001"}, {"192.168.1.1:1"});
+}
+
+TEST(Commands, AModelThatIsNotThereOrNoModelIsRefusedWithItsName) {
+  ExpectRefused({"up", "--port", "0", "--model", "/nowhere/model.gguf"}, {"/nowhere/model.gguf"});
+  ExpectRefused({"up", "--port", "0", "--model", COFFERDAM_NOT_A_MODEL}, {COFFERDAM_NOT_A_MODEL});
+}
+
+TEST(Commands, AConfigFileSetsTheSameOptions) {
+  const std::string path = std::filesystem::temp_directory_path() / ("cofferdam-config-" + std::to_string(getpid()) + ".toml");
+  std::ofstream(path) << "served-model-name = [\"from-the-file\"]\nkv-tokens = 4096\npage-size = 32\n";
+  Cluster cluster({"--config", path});
+  ASSERT_TRUE(cluster.Start());
+  const Response models = cluster.Ask("GET /v1/models HTTP/1.1\r\nHost: test\r\n\r\n");
+  EXPECT_EQ(models.json()["data"][0]["id"], "from-the-file") << models.body;
+  EXPECT_EQ(cluster.Info("decode").kv_tokens(), 4096u);
+  EXPECT_EQ(cluster.Info("prefill").page_tokens(), 32u);
+  std::filesystem::remove(path);
+}
+
+TEST(Commands, AConfigFileWithAnUnknownOptionIsRefusedByName) {
+  const std::string path = std::filesystem::temp_directory_path() / ("cofferdam-config-" + std::to_string(getpid()) + ".toml");
+  std::ofstream(path) << "kv-tokenz = 4096\n";
+  ExpectRefused({"up", "--port", "0", "--config", path}, {"kv-tokenz"});
+  std::ofstream(path) << "page-size = \"many\"\n";
+  ExpectRefused({"up", "--port", "0", "--config", path}, {"page-size"});
+  std::filesystem::remove(path);
+  ExpectRefused({"up", "--port", "0", "--config", "/nowhere.toml"}, {"/nowhere.toml"});
+}
+
+TEST(Commands, TheCommandLineWinsOverTheConfigFile) {
+  const std::string path = std::filesystem::temp_directory_path() / ("cofferdam-config-" + std::to_string(getpid()) + ".toml");
+  std::ofstream(path) << "kv-tokens = 4096\nshrink-context = true\n";
+  Cluster cluster({"--config", path, "--kv-tokens", "1024"});
+  ASSERT_TRUE(cluster.Start());
+  EXPECT_EQ(cluster.Info("decode").kv_tokens(), 1024u);
+  EXPECT_EQ(cluster.Info("decode").context_tokens(), 1024u);  // 2048 by itself: the flag of the file holds
+  std::filesystem::remove(path);
+}
+
+TEST(Commands, APortThatIsTakenIsRefusedByNumber) {
+  Cluster first({});
+  ASSERT_TRUE(first.Start());
+  ExpectRefused({"up", "--port", std::to_string(first.port())}, {std::to_string(first.port())});
+}
+
+}  // namespace
+}  // namespace cofferdam::e2e

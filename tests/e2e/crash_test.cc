@@ -1,0 +1,105 @@
+// kill -9 of a worker in the middle of requests: clear errors or right answers soon, service again, nothing leaked.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "e2e/cluster.h"
+#include "e2e/questions.h"
+
+namespace cofferdam::e2e {
+namespace {
+
+constexpr size_t kRequests = 32, kTokens = 200;
+
+class Crash : public testing::TestWithParam<std::string> {};
+
+TEST_P(Crash, OfAWorkerGivesClearErrorsSoonAndServiceComesBack) {
+  const auto model = StoriesModel();
+  if (!model) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
+  Cluster cluster({"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--chunk-tokens", "32"});
+  ASSERT_TRUE(cluster.Start());
+  oracle::Libllama libllama(*model);
+  const std::vector<Question> questions = Questions(libllama, kRequests, 200, 250, kTokens);
+  auto body = [&](size_t i) {
+    return Json{{"prompt", questions[i].prompt}, {"temperature", 0}, {"max_tokens", kTokens}, {"ignore_eos", true}};
+  };
+
+  std::vector<Response> responses(kRequests);
+  std::vector<std::chrono::steady_clock::duration> took(kRequests);
+  std::chrono::steady_clock::time_point killed;
+  std::vector<std::jthread> clients;
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < kRequests; ++i) {
+    clients.emplace_back([&, i] {
+      responses[i] = cluster.Complete(body(i));
+      took[i] = std::chrono::steady_clock::now() - begin;
+    });
+  }
+  std::this_thread::sleep_for(150ms);
+  const pid_t old = cluster.ProcessOf(GetParam());
+  cluster.Signal(GetParam(), SIGKILL);
+  killed = std::chrono::steady_clock::now();
+  clients.clear();
+
+  size_t answered = 0, failed = 0;
+  for (size_t i = 0; i < kRequests; ++i) {
+    if (responses[i].status == 200) {
+      ++answered;
+      EXPECT_TRUE(questions[i].Accepts(libllama, responses[i].json()["choices"][0]["text"], kTokens)) << responses[i].body;
+      continue;
+    }
+    ++failed;
+    EXPECT_TRUE(responses[i].status == 503 || responses[i].status == 500 || responses[i].status == 429) << responses[i].status;
+    const Json error = responses[i].json()["error"];
+    EXPECT_TRUE(error["message"].is_string() && !error["message"].get<std::string>().empty()) << responses[i].body;
+    EXPECT_TRUE(error["code"].is_string()) << responses[i].body;
+    EXPECT_LT(took[i] - (killed - begin), 5s) << responses[i].body;
+  }
+  std::printf("%s killed: %zu answered (all right), %zu clear errors\n", GetParam().c_str(), answered, failed);
+
+  EXPECT_TRUE(Eventually([&] { return cluster.ProcessOf(GetParam()) != old; }));
+  ASSERT_TRUE(Eventually([&] { return cluster.Complete(body(0)).status == 200; }, 15000ms)) << cluster.log();
+  for (size_t i = 0; i < 4; ++i) {
+    const Response response = cluster.Complete(body(i));
+    ASSERT_EQ(response.status, 200) << response.body;
+    EXPECT_TRUE(questions[i].Accepts(libllama, response.json()["choices"][0]["text"], kTokens)) << response.body;
+  }
+  EXPECT_TRUE(cluster.PoolsEntirelyFree()) << cluster.log();
+}
+
+// The processes that a crash leaves behind must stop as cleanly as ever.
+TEST_P(Crash, LeavesASystemThatStopsCleanly) {
+  Cluster cluster({});
+  ASSERT_TRUE(cluster.Start());
+  cluster.Signal(GetParam(), SIGKILL);
+  EXPECT_EQ(cluster.Stop(), 0) << cluster.log();
+}
+
+INSTANTIATE_TEST_SUITE_P(Roles, Crash, testing::Values("prefill", "decode"), [](const auto& role) { return role.param; });
+
+// A stopped process holds its connections open and says nothing: worse than a dead one.
+TEST(Hang, OfThePrefillWorkerFailsItsRequestsSoonAndGivesPagesBack) {
+  const auto model = StoriesModel();
+  if (!model) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
+  Cluster cluster({"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--heartbeat-ms", "300"});
+  ASSERT_TRUE(cluster.Start());
+  cluster.Signal("prefill", SIGSTOP);
+  const auto begin = std::chrono::steady_clock::now();
+  const Response response = cluster.Complete({{"prompt", "Once upon a time"}, {"max_tokens", 8}});
+  EXPECT_EQ(response.status, 503) << response.body;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  EXPECT_TRUE(
+      Eventually([&] { return cluster.Metric("decode", "kv_pages", "free") == cluster.Metric("decode", "kv_pages_total"); }));
+  cluster.Signal("prefill", SIGCONT);
+  ASSERT_TRUE(Eventually(
+      [&] {
+        return cluster.Complete({{"prompt", "Once upon a time"}, {"max_tokens", 8}}).status == 200;
+      },
+      15000ms))
+      << cluster.log();
+  EXPECT_TRUE(cluster.PoolsEntirelyFree()) << cluster.log();
+}
+
+}  // namespace
+}  // namespace cofferdam::e2e

@@ -1,0 +1,69 @@
+// The embedded model answers from its context alone, through the API: 1,000 held-out prompts and as many as are there of each
+// other kind. The bars are those that models/README.md states.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "e2e/cluster.h"
+
+namespace cofferdam::e2e {
+namespace {
+
+constexpr int kClients = 8;
+
+struct Prompt {
+  std::string kind, answer;
+  Json messages;
+};
+
+std::vector<Prompt> HeldOut() {
+  std::vector<Prompt> prompts;
+  std::ifstream file(COFFERDAM_HELDOUT);
+  for (std::string line; std::getline(file, line);) {
+    const Json json = Json::parse(line);
+    prompts.push_back({.kind = json["kind"], .answer = json["answer"], .messages = json["messages"]});
+  }
+  return prompts;
+}
+
+TEST(DefaultModel, AnswersHeldOutPromptsToTheLastCharacter) {
+  const std::vector<Prompt> prompts = HeldOut();
+  ASSERT_GE(prompts.size(), 1600u);
+  Cluster cluster({});
+  ASSERT_TRUE(cluster.Start());
+  std::vector<std::string> answers(prompts.size());
+  std::atomic<size_t> next{0};
+  {
+    std::vector<std::jthread> clients;
+    for (int i = 0; i < kClients; ++i) {
+      clients.emplace_back([&] {
+        for (size_t at = next++; at < prompts.size(); at = next++) {
+          const Response response = cluster.Chat({{"messages", prompts[at].messages}, {"temperature", 0}, {"max_tokens", 24}});
+          answers[at] =
+              response.status == 200 ? response.json()["choices"][0]["message"]["content"].get<std::string>() : response.body;
+        }
+      });
+    }
+  }
+  std::map<std::string, std::pair<int, int>> right;  // by kind: right, all
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    auto& [good, all] = right[prompts[i].kind];
+    ++all;
+    if (answers[i] == prompts[i].answer) ++good;
+  }
+  const std::map<std::string, double> bars{{"fact512", 0.99}, {"unknown512", 0.99}, {"fact1024", 0.97}, {"unknown1024", 0.97}};
+  ASSERT_EQ(right.size(), bars.size());
+  for (const auto& [kind, counts] : right) {
+    std::printf("%-12s %4d of %4d right\n", kind.c_str(), counts.first, counts.second);
+    EXPECT_GE(counts.first, bars.at(kind) * counts.second) << kind;
+  }
+  EXPECT_GE(right["fact512"].second, 1000);
+  EXPECT_GT(cluster.Metric("decode", "handoffs_completed_total"), 1000);
+  EXPECT_TRUE(cluster.PoolsEntirelyFree());
+}
+
+}  // namespace
+}  // namespace cofferdam::e2e
