@@ -47,7 +47,7 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
       admission_.Admit({.prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output}, pool_.counts());
   if (auto* rejected = std::get_if<kv::Rejected>(&result)) return std::move(*rejected);
   if (std::holds_alternative<kv::MustWait>(result)) return kv::MustWait{};
-  std::optional<std::vector<kv::PageHandle>> pages = pool_.Reserve(std::get<kv::Admitted>(result));
+  std::optional<std::vector<kv::PageHandle>> pages = pool_.Reserve(std::get<kv::Admitted>(std::move(result)));
   CD_CHECK(pages.has_value(), "admission and reservation are one action of one thread");
 
   const SequenceId id(next_sequence_++);

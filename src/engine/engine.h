@@ -100,7 +100,7 @@ class Engine {
   };
   // Judges and reserves in one action: all pages for prompt and output, or none. A sequence that starts does nothing
   // until Run or RunPrompt. Rejected carries InvalidArgument for specs that can never run.
-  std::variant<Started, kv::MustWait, kv::Rejected> Start(SequenceSpec spec);
+  [[nodiscard]] std::variant<Started, kv::MustWait, kv::Rejected> Start(SequenceSpec spec);
   // The same judgement without reserving anything; OK when the spec may run here sooner or later.
   absl::Status CheckSpec(const SequenceSpec& spec) const;
 

@@ -36,7 +36,7 @@ class TransferWindow {
 
   // Takes `bytes` when they fit here and in the cap; they are given back when the read has ended, however it ended.
   // Refused: `share` waits, and counts against the others, until it takes something or StopWaiting.
-  bool TryTake(Share& share, size_t bytes) {
+  [[nodiscard]] bool TryTake(Share& share, size_t bytes) {
     const bool fits = Fits(share, bytes) && (all_peers_ == nullptr || all_peers_->Fits(share, bytes));
     Update(share, share.held_bytes_ + (fits ? bytes : 0), !fits);
     return fits;

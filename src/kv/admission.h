@@ -35,7 +35,7 @@ class Admission {
 
   // Rejected with context_length_exceeded (both numbers in it) when prompt + output exceed the context or can never
   // fit the usable pages; MustWait when fewer pages are free than needed; otherwise Admitted for exactly those pages.
-  AdmissionResult Admit(const AdmissionNeed& need, const PoolCounts& pool) const;
+  [[nodiscard]] AdmissionResult Admit(const AdmissionNeed& need, const PoolCounts& pool) const;
   // The first half of the rule alone: may this ever be served here?
   absl::Status CheckContext(const AdmissionNeed& need, const PoolCounts& pool) const;
 

@@ -81,7 +81,7 @@ bool Pool::TagsMatch(PageId page, Generation generation) const {
          std::memcmp(Base(page) + layout_.page_bytes() - kTagBytes, &tag, sizeof tag) == 0;
 }
 
-std::optional<std::vector<PageHandle>> Pool::Reserve(const Admitted& admitted) {
+std::optional<std::vector<PageHandle>> Pool::Reserve(Admitted admitted) {
   if (admitted.pages() > free_.size()) return std::nullopt;
   std::vector<PageHandle> handles;
   handles.reserve(admitted.pages());

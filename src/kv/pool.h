@@ -108,8 +108,9 @@ class Pool {
   uint64_t boot_id() const { return boot_id_; }
   uint64_t total_pages() const { return pages_.size(); }
 
-  // All of `admitted.pages()` pages or none: returns none when fewer are free. Writes both tags of each.
-  std::optional<std::vector<PageHandle>> Reserve(const Admitted& admitted);
+  // All of `admitted.pages()` pages or none: returns none when fewer are free. Writes both tags of each. The admission
+  // is used up: it reserves once.
+  [[nodiscard]] std::optional<std::vector<PageHandle>> Reserve(Admitted admitted);
 
   // reserved → filling: the engine computes into it from now on.
   void MarkFilling(const PageHandle& handle);
@@ -133,7 +134,7 @@ class Pool {
 
   // True when the pool's generation, both tags in memory and `generation` agree (I6). Any thread may call it for
   // a page that it holds.
-  bool TagsMatch(PageId page, Generation generation) const;
+  [[nodiscard]] bool TagsMatch(PageId page, Generation generation) const;
 
   std::span<std::byte> Payload(PageId page);
   std::span<const std::byte> Payload(PageId page) const;

@@ -20,7 +20,7 @@ class PoolTest : public testing::Test {
 
   std::vector<PageHandle> Take(uint64_t pages) {
     AdmissionResult result = admission_.Admit({.prompt_tokens = pages * layout_.page_tokens()}, pool_.counts());
-    return *pool_.Reserve(std::get<Admitted>(result));
+    return *pool_.Reserve(std::get<Admitted>(std::move(result)));
   }
   void GiveBack(std::vector<PageHandle> handles, uint64_t epoch) {
     for (PageHandle& handle : handles) pool_.Release(std::move(handle), StepEpoch(epoch));
@@ -136,7 +136,7 @@ TEST_F(PoolTest, I9_ConservationHoldsThroughARandomLife) {
     switch (random() % 4) {
       case 0: {
         auto result = admission_.Admit({.prompt_tokens = 1 + random() % 64}, pool_.counts());
-        if (auto* admitted = std::get_if<Admitted>(&result)) held.push_back(*pool_.Reserve(*admitted));
+        if (auto* admitted = std::get_if<Admitted>(&result)) held.push_back(*pool_.Reserve(std::move(*admitted)));
         break;
       }
       case 1:

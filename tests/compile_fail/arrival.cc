@@ -1,0 +1,42 @@
+// I4: what arrived is judged, the judgement is looked at, and the handoff hears
+// of no read without one.
+#include "handoff/decode_handoff.h"
+
+namespace cofferdam::handoff {
+
+bool Good(const kv::Layout& layout, std::span<const std::byte> payload, const IssueRead& read) {
+  return kv::VerifyArrived(layout, payload, read.page.seal, read.expected_identity, read.expected_tokens) == kv::SealVerdict::kGood;
+}
+void Done(DecodeHandoff& handoff, kv::SealVerdict verdict, DecodeActions& actions) { handoff.OnReadDone(0, verdict, actions); }
+
+#ifdef MUST_FAIL_verdict_ignored  // ignoring return(ed)? value .*(VerifyArrived|SealVerdict)
+void VerdictIgnored(const kv::Layout& layout, std::span<const std::byte> payload, const IssueRead& read) {
+  kv::VerifyArrived(layout, payload, read.page.seal, read.expected_identity, read.expected_tokens);
+}
+#endif
+#ifdef MUST_FAIL_verdict_is_no_truth  // could not convert .*SealVerdict.* to 'bool'|not contextually convertible
+int VerdictIsNoTruth(kv::SealVerdict verdict) {
+  if (verdict) return 1;
+  return 0;
+}
+#endif
+#ifdef MUST_FAIL_truth_is_no_verdict  // cannot convert 'bool' to .*SealVerdict|no known conversion|cannot initialize
+void TruthIsNoVerdict(DecodeHandoff& handoff, DecodeActions& actions) { handoff.OnReadDone(0, true, actions); }
+#endif
+#ifdef MUST_FAIL_read_done_without_verdict  // no matching function|too few arguments
+void ReadDoneWithoutVerdict(DecodeHandoff& handoff, DecodeActions& actions) { handoff.OnReadDone(0, actions); }
+#endif
+#ifdef MUST_FAIL_message_without_attempt  // no matching function|no known conversion|cannot convert|could not convert
+void MessageWithoutAttempt(DecodeHandoff& handoff, Time now, DecodeActions& actions) { handoff.OnAdmitted(now, actions); }
+#endif
+#ifdef MUST_FAIL_handoff_copied  // use of deleted function|deleted constructor
+DecodeHandoff HandoffCopied(const DecodeHandoff& handoff) { return handoff; }
+#endif
+#ifdef MUST_FAIL_window_ignored  // ignoring return value .*TryTake
+void WindowIgnored(TransferWindow& window, TransferWindow::Share& share) { window.TryTake(share, 64); }
+#endif
+#ifdef MUST_FAIL_window_share_forged  // is private within this context|private member
+void WindowShareForged(TransferWindow::Share& share) { share.held_bytes_ = 64; }
+#endif
+
+}  // namespace cofferdam::handoff
