@@ -48,12 +48,12 @@ void ZeroBeyond(const Layout& layout, std::span<std::byte> payload, uint32_t tok
 bool IsZeroBeyond(const Layout& layout, std::span<const std::byte> payload, uint32_t tokens);
 
 // Why an arrived page is not what was asked for; kGood is the only one to adopt.
-enum class [[nodiscard]] SealVerdict { kGood, kWrongLayout, kWrongIdentity, kWrongCount, kWrongChecksum, kNotZeroBeyond };
+enum class SealVerdict { kGood, kWrongLayout, kWrongIdentity, kWrongCount, kWrongChecksum, kNotZeroBeyond };
 std::string_view ToString(SealVerdict verdict);
 
 // Judges the bytes that arrived (never the source's) against the seal, and the seal against what the reader expects.
-SealVerdict VerifyArrived(const Layout& layout, std::span<const std::byte> payload, const Seal& seal,
-                          const Digest128& expected_identity, uint32_t expected_tokens);
+[[nodiscard]] SealVerdict VerifyArrived(const Layout& layout, std::span<const std::byte> payload, const Seal& seal,
+                                        const Digest128& expected_identity, uint32_t expected_tokens);
 
 }  // namespace cofferdam::kv
 
