@@ -1,9 +1,14 @@
 #include "model/model.h"
 
+#include <ggml.h>
+
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "model/gguf_file.h"
 #include "model/hparams.h"
 #include "model/weights.h"
@@ -28,6 +33,12 @@ ModelInfo MakeInfo(const Hparams& h, const Weights& weights) {
   return info;
 }
 
+// ggml would print a line for every tensor it repacks.
+void ForwardGgmlLog(ggml_log_level level, const char* text, void*) {
+  if (level >= GGML_LOG_LEVEL_WARN && level != GGML_LOG_LEVEL_CONT)
+    log::warn("ggml: {}", std::string(absl::StripTrailingAsciiWhitespace(text)));
+}
+
 }  // namespace
 
 Model::Model(ModelInfo info, kv::Layout layout, std::unique_ptr<const Hparams> hparams, std::unique_ptr<const Weights> weights)
@@ -36,6 +47,8 @@ Model::Model(ModelInfo info, kv::Layout layout, std::unique_ptr<const Hparams> h
 Model::~Model() = default;
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const ModelOptions& options) {
+  static std::once_flag once;
+  std::call_once(once, [] { ggml_log_set(ForwardGgmlLog, nullptr); });
   auto file = GgufFile::Open(options.path);
   if (!file.ok()) return file.status();
   auto hparams = ReadHparams(*file);

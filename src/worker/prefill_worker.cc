@@ -60,6 +60,9 @@ absl::StatusOr<engine::SequenceSpec> PrefillWorker::SpecOf(const v1::PrefillRequ
                          absl::StrCat("page layouts differ: this prefill worker's is {", core_->layout().Describe(), "}")),
                      {.code = std::string(error_code::kLayoutMismatch)});
   }
+  if (open.request_id().size() > kMaxIdBytes || open.domain().size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("request id and domain have at most ", kMaxIdBytes, " bytes"));
+  }
   engine::SequenceSpec spec;
   spec.domain_key = kv::DomainKey(core_->options().cluster_secret, open.domain());
   spec.tokens.assign(open.tokens().begin(), open.tokens().end());

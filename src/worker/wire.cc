@@ -9,7 +9,6 @@ namespace cofferdam::worker {
 namespace {
 
 constexpr int kMaxStopTokens = 1024, kMaxBiases = 1024;
-constexpr size_t kMaxIdBytes = 256;
 
 bool TakeDigest(const std::string& bytes, kv::Digest128& digest) {
   if (bytes.size() != digest.size()) return false;

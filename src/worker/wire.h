@@ -12,6 +12,8 @@
 
 namespace cofferdam::worker {
 
+inline constexpr size_t kMaxIdBytes = 256;  // of a request id, of a domain
+
 void ToWire(const handoff::AttemptId& attempt, v1::Attempt* wire);
 handoff::AttemptId FromWire(const v1::Attempt& wire);
 
