@@ -68,9 +68,23 @@ void DecodeWorker::CountCalls(int change) {
 
 grpc::ServerUnaryReactor* DecodeWorker::Info(grpc::CallbackServerContext* context, const v1::InfoRequest*, v1::WorkerInfo* info) {
   *info = core_->Info();
+  if (const std::string why_not = WhyNotReady(); info->ready() && !why_not.empty()) {
+    info->set_ready(false);
+    info->set_not_ready_reason(why_not);
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
+}
+
+std::string DecodeWorker::WhyNotReady() const {
+  std::string why_not;
+  for (const std::shared_ptr<PrefillPeer>& peer : peers_) {
+    const PrefillPeer::State state = peer->state();
+    if (state.ready) return {};
+    absl::StrAppend(&why_not, why_not.empty() ? "" : "; ", "prefill worker ", peer->address(), " is not used: ", state.why_not);
+  }
+  return why_not;
 }
 
 grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeWorker::Generate(grpc::CallbackServerContext*,

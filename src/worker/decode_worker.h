@@ -39,6 +39,9 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
 
   EngineLoop& loop() { return loop_; }  // thread-safe
 
+  // Empty when a prefill worker can be used, or none is needed. Thread-safe.
+  std::string WhyNotReady() const;
+
   // Posted by streams.
   void OnNew(std::shared_ptr<GenerateStream> stream, v1::GenerateRequest request);
   void OnCancelled(RequestId id);

@@ -201,5 +201,46 @@ TEST_F(Protocol, CancellingTheCallIsTheAbort) {
   EXPECT_TRUE(cluster_->PoolsEntirelyFree(2000ms));
 }
 
+// I13 across processes: the bits of every probability, not only the token, are the same whether the prompt's pages came through
+// the handoff or were computed by decode, in chunks of 512 or of 24, alone or among others.
+TEST(NonInterference, ProbabilitiesAreBitEqualThroughTheHandoffAndWithoutIt) {
+  const auto model = StoriesModel();
+  if (!model) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
+  using Probabilities = std::vector<std::pair<int, float>>;
+  const std::vector<int> lengths{2, 16, 17, 33, 100, 255, 256, 257, 400};
+  auto ask = [](const Cluster& cluster, int length) {
+    v1::GenerateRequest request;
+    request.mutable_attempt()->set_boot_id(77);
+    for (int i = 0; i < length; ++i) request.add_tokens(3 + (length * 31 + i * i) % 500);
+    request.set_max_tokens(60);
+    grpc::ClientContext context;
+    const auto reader = cluster.Decode()->Generate(&context, request);
+    Probabilities got;
+    for (v1::GenerateEvent event; reader->Read(&event);) {
+      if (event.has_token()) got.emplace_back(event.token().token(), event.token().logprob());
+    }
+    EXPECT_TRUE(reader->Finish().ok());
+    EXPECT_EQ(got.size(), 60u);
+    return got;
+  };
+  std::vector<Probabilities> reference;
+  {
+    Cluster local({"--model", *model, "--page-size", "16", "--local-prefill-tokens", "100000"});
+    ASSERT_TRUE(local.Start());
+    for (const int length : lengths) reference.push_back(ask(local, length));
+    EXPECT_EQ(local.Metric("decode", "handoffs_total"), 0);
+  }
+  Cluster handoff({"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--chunk-tokens", "24"});
+  ASSERT_TRUE(handoff.Start());
+  for (size_t i = 0; i < lengths.size(); ++i) EXPECT_EQ(ask(handoff, lengths[i]), reference[i]) << lengths[i];
+  std::vector<Probabilities> together(lengths.size());
+  {
+    std::vector<std::jthread> clients;
+    for (size_t i = 0; i < lengths.size(); ++i) clients.emplace_back([&, i] { together[i] = ask(handoff, lengths[i]); });
+  }
+  EXPECT_EQ(together, reference);
+  EXPECT_EQ(handoff.Metric("decode", "handoffs_completed_total"), 2.0 * static_cast<double>(lengths.size()));
+}
+
 }  // namespace
 }  // namespace cofferdam::e2e
