@@ -5,8 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/error.h"
 
 namespace cofferdam::handoff {
+namespace {
+
+absl::Status IntegrityViolation(std::string message) {
+  return WithFacts(absl::DataLossError(message), {.code = std::string(error_code::kIntegrity)});
+}
+
+}  // namespace
 
 DecodeHandoff::DecodeHandoff(Options options, TransferWindow& window, Time now)
     : options_(std::move(options)),
@@ -39,10 +47,11 @@ absl::Status DecodeHandoff::CheckAnnounced(const AnnouncedPage& page) const {
         absl::StrCat("the prefill worker announced page ", page.ordinal, " of a prompt of ", pages_.size(), " pages"));
   }
   const kv::Seal& seal = page.seal;
-  if (seal.layout_id != options_.layout_id) return absl::InternalError("a page of another layout was announced");
+  if (seal.layout_id != options_.layout_id) return IntegrityViolation("a page of another layout was announced");
   if (seal.identity != options_.identities[page.ordinal] || seal.tokens != ExpectedTokens(page.ordinal)) {
-    return absl::InternalError(
-        absl::StrCat("page ", page.ordinal, " was announced with the identity of other tokens than this prompt's"));
+    return IntegrityViolation(absl::StrCat("page ", page.ordinal,
+                                           " was announced with the identity of other tokens than this "
+                                           "prompt's; do the workers share one cluster secret?"));
   }
   return absl::OkStatus();
 }
@@ -100,7 +109,7 @@ void DecodeHandoff::OnReadDone(uint32_t ordinal, kv::SealVerdict verdict, Decode
   EndRead(ordinal);
   if (state_ == State::kRunning && verdict != kv::SealVerdict::kGood) {
     const std::string reason(ToString(verdict));
-    FailWith(absl::UnavailableError(absl::StrCat("page ", ordinal, " arrived with a bad seal (", reason, ")")), true, actions);
+    FailWith(IntegrityViolation(absl::StrCat("page ", ordinal, " arrived with a bad seal (", reason, ")")), true, actions);
   } else if (state_ == State::kRunning) {
     IssueReads(actions);  // before Adopt, which may fail
     ++adopted_;

@@ -86,6 +86,21 @@ Ended RunCofferdam(const std::vector<std::string>& arguments) {
   return ended;
 }
 
+Process::Process(const std::vector<std::string>& arguments, std::string log_path)
+    : log_path_(std::move(log_path)), pid_(Spawn(arguments, std::filesystem::path(log_path_).parent_path(), log_path_)) {}
+
+Process::~Process() {
+  if (pid_ <= 1) return;
+  kill(pid_, SIGTERM);
+  AwaitEnd(pid_, 15000ms);
+}
+
+std::string Process::log() const { return ReadFile(log_path_); }
+
+bool Process::Says(const std::string& text, std::chrono::milliseconds longest) const {
+  return Eventually([&] { return log().find(text) != std::string::npos; }, longest);
+}
+
 Cluster::Cluster(std::vector<std::string> arguments) : arguments_(std::move(arguments)), folder_(NewFolder()) {}
 
 Cluster::~Cluster() {

@@ -35,6 +35,22 @@ struct Ended {
 };
 Ended RunCofferdam(const std::vector<std::string>& arguments);
 
+// One process of the built binary, killed with the object. Its output goes to a file.
+class Process {
+ public:
+  Process(const std::vector<std::string>& arguments, std::string log_path);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  std::string log() const;
+  // Whether `text` comes in its output.
+  bool Says(const std::string& text, std::chrono::milliseconds longest = 10000ms) const;
+
+ private:
+  std::string log_path_;
+  pid_t pid_;
+};
+
 // Not thread-safe, but for the clients it hands out, which are independent.
 class Cluster {
  public:

@@ -1,0 +1,114 @@
+// The three processes as an operator starts them one by one, and what happens when they do not belong together.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "e2e/cluster.h"
+
+namespace cofferdam::e2e {
+namespace {
+
+class ByHand : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = std::filesystem::temp_directory_path() / "cofferdam-hand-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    for (const char* name : {"secret", "other-secret"}) std::ofstream(folder_ + "/" + name) << std::string(40, *name) << "\n";
+  }
+  void TearDown() override {
+    gateway_.reset();
+    decode_.reset();
+    prefill_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void StartPrefill(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments{
+        "prefill",          "--listen", Socket("prefill"), "--fabric", "shm:" + folder_ + "/fabric.sock", "--cluster-secret-file",
+        folder_ + "/secret"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    prefill_.emplace(arguments, folder_ + "/prefill.log");
+  }
+  void StartDecode(const std::string& secret, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments{"decode",
+                                       "--listen",
+                                       Socket("decode"),
+                                       "--prefill",
+                                       Socket("prefill"),
+                                       "--cluster-secret-file",
+                                       folder_ + "/" + secret,
+                                       "--local-prefill-tokens",
+                                       "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    decode_.emplace(arguments, folder_ + "/decode.log");
+  }
+  void StartGateway() {
+    gateway_.emplace(
+        std::vector<std::string>{"gateway", "--port", "0", "--decode", Socket("decode"), "--prefill", Socket("prefill")},
+        folder_ + "/gateway.log");
+    const std::string mark = "gateway listens on port ";
+    ASSERT_TRUE(gateway_->Says(mark)) << gateway_->log();
+    const std::string log = gateway_->log();
+    port_ = static_cast<uint16_t>(std::atoi(log.c_str() + log.find(mark) + mark.size()));
+  }
+  std::string Socket(const std::string& role) const { return "unix:" + folder_ + "/" + role + ".sock"; }
+
+  Response Ask(const std::string& bytes) const {
+    RawClient client(port_);
+    client.Send(bytes);
+    return client.Read();
+  }
+  Response Health() const { return Ask("GET /health HTTP/1.1\r\nHost: test\r\n\r\n"); }
+  Response Question() const {
+    const Json message{{"role", "user"}, {"content", "The access code of Anna is 7391. What is the access code of Anna?"}};
+    return Ask(http::Post("/v1/chat/completions", Json{{"messages", {message}}, {"temperature", 0}}.dump()));
+  }
+
+  std::string folder_;
+  std::optional<Process> prefill_, decode_, gateway_;
+  uint16_t port_ = 0;
+};
+
+TEST_F(ByHand, InAnyOrderTheyFindEachOther) {
+  StartGateway();
+  EXPECT_EQ(Health().status, 503);
+  EXPECT_EQ(Question().status, 503);
+  StartDecode("secret");
+  EXPECT_TRUE(decode_->Says("ready on")) << decode_->log();
+  EXPECT_EQ(Health().status, 503);
+  StartPrefill();
+  ASSERT_TRUE(Eventually([&] { return Health().status == 200; })) << gateway_->log();
+  const Response answer = Question();
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(answer.json()["choices"][0]["message"]["content"], "7391");
+}
+
+TEST_F(ByHand, WorkersWithDifferentPageLayoutsRefuseEachOtherAndSayWhy) {
+  StartPrefill({"--page-size", "16"});
+  StartDecode("secret", {"--page-size", "32"});
+  StartGateway();
+  ASSERT_TRUE(decode_->Says("page layout")) << decode_->log();
+  const Response health = Health();
+  EXPECT_EQ(health.status, 503);
+  EXPECT_TRUE(Eventually([&] { return Health().body.find("layout") != std::string::npos; })) << Health().body;
+  EXPECT_EQ(Question().status, 503);
+}
+
+// Seals are keyed with the secret: what one cluster computed is nothing to another, whatever else they agree on.
+TEST_F(ByHand, APageThatAnotherSecretSealedIsNeverAdopted) {
+  StartPrefill();
+  StartDecode("other-secret");
+  StartGateway();
+  ASSERT_TRUE(Eventually([&] { return Health().status == 200; })) << gateway_->log();
+  const Response answer = Question();
+  EXPECT_EQ(answer.status, 500) << answer.body;
+  EXPECT_EQ(answer.json()["error"]["code"], "kv_integrity_violation") << answer.body;
+  const std::string metrics = Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").body;
+  EXPECT_NE(metrics.find("kv_pages_adopted_total{role=\"decode\""), std::string::npos);
+  EXPECT_EQ(metrics.find("state=\"quarantined\"} 1"), std::string::npos) << "bytes that are whole are nobody's fault";
+}
+
+}  // namespace
+}  // namespace cofferdam::e2e
