@@ -44,7 +44,7 @@ void PrefillStream::Beat() {
   v1::PrefillEvent event;
   *event.mutable_attempt() = attempt_;
   event.mutable_heartbeat()->set_steps(worker_.steps());
-  Send(std::move(event));
+  writes_.SendIfIdle(std::move(event));
 }
 
 }  // namespace cofferdam::worker

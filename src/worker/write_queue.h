@@ -27,6 +27,14 @@ class ServerWrites {
     if (!writing_) StartNext();
   }
 
+  // For heartbeats: a peer that does not read must not make them pile up.
+  void SendIfIdle(Message message) {
+    MutexLock lock(mutex_);
+    if (status_.has_value() || broken_ || writing_) return;
+    queue_.push_back(std::move(message));
+    StartNext();
+  }
+
   // Finishes after what was sent before; on a broken stream at once. Only the first call counts.
   void Finish(grpc::Status status) {
     MutexLock lock(mutex_);
