@@ -6,7 +6,7 @@ context, so that text from another request's context shows as an answer that the
 
 Tokens are words (each with and without a space in front), and all 256 bytes, so that a code is one token for each
 character and every text has tokens. The ids are those that llama.cpp's `llama-bpe` pre-tokenizer gives for the same text
-with an empty list of merges; check.cpp compares the two.
+with an empty list of merges; check.cc compares the two.
 """
 import random
 
