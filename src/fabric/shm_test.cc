@@ -202,7 +202,9 @@ TEST_F(ShmTest, ReadsFromAnotherProcessWhatItsOwnerWrites) {
         return 0;
       }),
       0);
-  for (int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
+  close(to_parent[1]);  // a child that failed early wrote nothing: the owner sees the end
+  owner.join();
+  for (int fd : {to_child[0], to_child[1], to_parent[0]}) close(fd);
 }
 
 TEST_F(ShmTest, AKilledSourceFailsTheReadsThatFollow) {
