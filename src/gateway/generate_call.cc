@@ -85,8 +85,7 @@ void GenerateCall::OnReadDone(bool ok) {
 }
 
 void GenerateCall::OnDone(const grpc::Status& status) {
-  // Until the end of this function; it may be the last owner.
-  const std::shared_ptr<GenerateCall> self = std::move(self_);
+  std::shared_ptr<GenerateCall> self = std::move(self_);  // it may be the last owner
   const std::shared_ptr<LiveCalls> live = settings_.live;
   {
     const MutexLock lock(mutex_);
@@ -94,6 +93,8 @@ void GenerateCall::OnDone(const grpc::Status& status) {
     done_ = true;
     Notify();
   }
+  // Before the count: who sees no call left frees what our strand points into.
+  self.reset();
   live->Remove();
 }
 
