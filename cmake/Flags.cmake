@@ -8,11 +8,19 @@ target_compile_options(cofferdam_flags INTERFACE
 if(NOT COFFERDAM_PORTABLE)
   target_compile_options(cofferdam_flags INTERFACE -march=native)
 endif()
+set(COFFERDAM_TEST_ENVIRONMENT "")  # of every test
 if(COFFERDAM_SANITIZE)
-  # Asio holds a fence that ThreadSanitizer does not model, beside mutexes that it does.
-  target_compile_options(cofferdam_flags INTERFACE -fsanitize=${COFFERDAM_SANITIZE} -g1
-    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<STREQUAL:${COFFERDAM_SANITIZE},thread>>:-Wno-tsan>)
+  target_compile_options(cofferdam_flags INTERFACE -fsanitize=${COFFERDAM_SANITIZE} -g1)
   target_link_options(cofferdam_flags INTERFACE -fsanitize=${COFFERDAM_SANITIZE})
+  if(COFFERDAM_SANITIZE MATCHES "undefined")
+    # What is found ends the process, so that no test passes over it.
+    target_compile_options(cofferdam_flags INTERFACE -fno-sanitize-recover=undefined)
+  endif()
+  if(COFFERDAM_SANITIZE MATCHES "thread")
+    # Asio holds a fence that ThreadSanitizer does not model, beside mutexes that it does.
+    target_compile_options(cofferdam_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
+    list(APPEND COFFERDAM_TEST_ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp")
+  endif()
 endif()
 # Assertions stay on in every build: see base/check.h.
 string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")

@@ -44,5 +44,5 @@ function(cofferdam_test name)
   endforeach()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-    SKIP_REGULAR_EXPRESSION "SKIPPED: the whole test")
+    SKIP_REGULAR_EXPRESSION "SKIPPED: the whole test" ENVIRONMENT "${COFFERDAM_TEST_ENVIRONMENT}")
 endfunction()

@@ -28,10 +28,12 @@ namespace cofferdam::fabric {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::EndOf;
 using ::testing::HasSubstr;
 using testing::PendingRead;
 using testing::ReadNow;
 using testing::RunInChild;
+using testing::StartChild;
 using testing::TemporaryDirectory;
 
 constexpr uint64_t kRegion = 77;
@@ -177,33 +179,30 @@ TEST_F(ShmTest, I3_AReaderInAnotherProcessCannotChangeTheSourcesMemory) {
 }
 
 TEST_F(ShmTest, ReadsFromAnotherProcessWhatItsOwnerWrites) {
-  Serve();
   int to_child[2], to_parent[2];
   ASSERT_EQ(pipe2(to_child, O_CLOEXEC) + pipe2(to_parent, O_CLOEXEC), 0);
-  std::jthread owner([&] {
+  // Before this process has threads: a sanitizer does not follow those of a fork of one that has.
+  const pid_t reading = StartChild([&] {
     char byte;
-    (void)!read(to_parent[0], &byte, 1);
-    region_->bytes()[500] = std::byte{0xab};
-    (void)!write(to_child[1], "g", 1);
+    (void)!read(to_child[0], &byte, 1);
+    auto reader = Connect();
+    if (!reader.ok() || (*reader)->region().region != kRegion) return 1;
+    std::vector<std::byte> page(1000);
+    const ReadRequest request{.region = kRegion, .source_offset = 0, .destination = page};
+    if (!ReadNow(**reader, request).ok() || page[500] != std::byte{500 % 251}) return 2;
+    (void)!write(to_parent[1], "r", 1);
+    (void)!read(to_child[0], &byte, 1);
+    if (!ReadNow(**reader, request).ok() || page[500] != std::byte{0xab}) return 3;
+    return 0;
   });
-  EXPECT_EQ(
-      RunInChild([&] {
-        auto reader = Connect();
-        if (!reader.ok() || (*reader)->region().region != kRegion) return 1;
-        std::vector<std::byte> page(1000);
-        if (!ReadNow(**reader, {.region = kRegion, .source_offset = 0, .destination = page}).ok() ||
-            page[500] != std::byte{500 % 251})
-          return 2;
-        (void)!write(to_parent[1], "r", 1);
-        char byte;
-        (void)!read(to_child[0], &byte, 1);
-        if (!ReadNow(**reader, {.region = kRegion, .source_offset = 0, .destination = page}).ok() || page[500] != std::byte{0xab})
-          return 3;
-        return 0;
-      }),
-      0);
-  close(to_parent[1]);  // a child that failed early wrote nothing: the owner sees the end
-  owner.join();
+  close(to_parent[1]);  // a child that fails early writes nothing: we see the end
+  Serve();
+  EXPECT_EQ(write(to_child[1], "s", 1), 1);
+  char byte;
+  EXPECT_EQ(read(to_parent[0], &byte, 1), 1);
+  region_->bytes()[500] = std::byte{0xab};
+  EXPECT_EQ(write(to_child[1], "g", 1), 1);
+  EXPECT_EQ(EndOf(reading), 0);
   for (int fd : {to_child[0], to_child[1], to_parent[0]}) close(fd);
 }
 

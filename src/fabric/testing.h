@@ -56,18 +56,24 @@ class PendingRead {
 
 inline absl::Status ReadNow(Reader& reader, const ReadRequest& request) { return PendingRead(reader, request).Await(); }
 
-// Runs `body` in a forked process and returns its exit status, or -1 when it was killed.
-inline int RunInChild(const std::function<int()>& body) {
+// Starts `body` in a forked process; its exit status is what `body` returns. -1 when there is none.
+inline pid_t StartChild(const std::function<int()>& body) {
   const pid_t child = fork();
-  if (child < 0) return -1;
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     _exit(body());
   }
+  return child;
+}
+
+// The exit status of a child once it has ended, or -1 when it was killed or never started.
+inline int EndOf(pid_t child) {
   int status = 0;
-  waitpid(child, &status, 0);
+  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
+
+inline int RunInChild(const std::function<int()>& body) { return EndOf(StartChild(body)); }
 
 }  // namespace cofferdam::fabric::testing
 
