@@ -1,5 +1,13 @@
 #include "base/address.h"
 
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -23,6 +31,23 @@ absl::Status CheckLocalAddress(std::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat("'", absl::string_view(text.data(), text.size()),
                                                  "' is not allowed: until worker connections are encrypted, workers listen on "
                                                  "'unix:PATH' or on loopback ('127.0.0.1:PORT') alone"));
+}
+
+absl::Status RemoveStaleSocket(const std::string& path, int type) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return absl::OkStatus();
+  if (!S_ISSOCK(status.st_mode))
+    return absl::UnavailableError(absl::StrCat("socket ", path, ": something else than a socket is there"));
+  const int probe = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (probe < 0) return absl::UnavailableError(absl::StrCat("socket: ", std::strerror(errno)));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const bool refused = connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno == ECONNREFUSED;
+  close(probe);
+  if (!refused) return absl::UnavailableError(absl::StrCat("socket ", path, ": another process serves on it"));
+  unlink(path.c_str());
+  return absl::OkStatus();
 }
 
 }  // namespace cofferdam

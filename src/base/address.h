@@ -13,6 +13,10 @@ namespace cofferdam {
 // InvalidArgument that says what is allowed.
 absl::Status CheckLocalAddress(std::string_view address);
 
+// Makes room for a socket at `path`: removes one that an earlier process left behind, and nothing else. `type` is SOCK_STREAM
+// or SOCK_SEQPACKET, as its server uses it. Errors: Unavailable when a process serves on it, or it is no socket.
+absl::Status RemoveStaleSocket(const std::string& path, int type);
+
 }  // namespace cofferdam
 
 #endif  // COFFERDAM_BASE_ADDRESS_H_

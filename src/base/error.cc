@@ -62,10 +62,11 @@ std::optional<ErrorFacts> FactsOf(const absl::Status& status) {
 }
 
 absl::Status ContextLengthExceeded(std::string_view who, uint64_t prompt_tokens, uint64_t output_tokens, uint64_t limit_tokens) {
-  std::string message = absl::StrCat("This model's maximum context length is ", limit_tokens, " tokens, but the request needs ",
-                                     prompt_tokens + output_tokens, " (", prompt_tokens, " in the prompt, ", output_tokens,
-                                     " to be generated). Shorten the prompt or lower max_tokens. The limit is the ",
-                                     absl::string_view(who.data(), who.size()), "'s measured KV capacity.");
+  std::string message =
+      absl::StrCat("This model's maximum context length is ", limit_tokens, " tokens, but the request needs ",
+                   prompt_tokens + output_tokens, " (", prompt_tokens, " in the prompt, ", output_tokens,
+                   " to be generated). Shorten the prompt or lower max_tokens. The limit is the ",
+                   absl::string_view(who.data(), who.size()), "'s context, which its measured KV capacity holds.");
   return WithFacts(absl::InvalidArgumentError(message), {.code = std::string(error_code::kContextLengthExceeded),
                                                          .param = "messages",
                                                          .requested = prompt_tokens + output_tokens,

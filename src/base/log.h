@@ -4,6 +4,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <string>
 #include <string_view>
 
 namespace cofferdam::log {
@@ -11,6 +12,9 @@ namespace cofferdam::log {
 // Sets up the process's logger once: `role` (gateway, prefill, decode, up) stands in every line. Not thread-safe;
 // call it before threads start. `json` writes one JSON object a line.
 void Init(std::string_view role, std::string_view level, bool json);
+
+// `text` as the inside of a JSON string.
+std::string EscapeJson(std::string_view text);
 
 using spdlog::debug;
 using spdlog::error;

@@ -5,6 +5,7 @@
 #include <sodium.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +17,8 @@
 #include <memory>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "base/address.h"
 #include "base/log.h"
 #include "cli/options.h"
 #include "cli/supervisor.h"
@@ -55,7 +58,9 @@ sigset_t BlockStopSignals() {
 }
 
 int Serve(grpc::Service& service, const std::string& address, const sigset_t& signals) {
-  if (address.starts_with("unix:")) unlink(address.substr(5).c_str());
+  if (address.starts_with("unix:")) {
+    if (absl::Status status = RemoveStaleSocket(address.substr(5), SOCK_STREAM); !status.ok()) return Refuse(status);
+  }
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
@@ -100,6 +105,7 @@ int RunGateway(const Flags& flags) {
   const sigset_t signals = BlockStopSignals();
   auto options = GatewayOptionsOf(flags);
   if (!options.ok()) return Refuse(options.status());
+  const bool open = options->api_keys.empty();
   auto gateway = gateway::Gateway::Create(*std::move(options));
   if (!gateway.ok()) return Refuse(gateway.status());
   std::thread stopper([&] {
@@ -108,6 +114,9 @@ int RunGateway(const Flags& flags) {
     (*gateway)->Stop();
   });
   log::info("listening on http://{}:{}", flags.host, (*gateway)->port());
+  if (open && !CheckLocalAddress(absl::StrCat(flags.host, ":1")).ok()) {
+    log::warn("no API key is set and {} is not this machine alone: whoever reaches it may use it; see --api-key-file", flags.host);
+  }
   (*gateway)->Run();
   stopper.join();
   return 0;
@@ -145,7 +154,10 @@ int Main(int argc, char** argv) {
   const std::string command = app.get_subcommands().front()->get_name();
   log::Init(command, flags.log_level, flags.log_json);
   if (sodium_init() < 0) return Refuse(absl::InternalError("libsodium could not be initialised"));
-  if (command == "up") return RunUp(flags);
+  if (command == "up") {
+    Harden();
+    return RunUp(flags);
+  }
   return command == "gateway" ? RunGateway(flags) : RunWorker(command, flags);
 }
 

@@ -57,7 +57,7 @@ void AddGatewayOptions(CLI::App& app, Flags& flags) {
   app.add_option("--api-key", flags.api_keys,
                  "Key that clients must send; may be given several times, each key is a tenant of its own (default: open). Visible "
                  "to other users of this machine: prefer --api-key-file");
-  app.add_option("--api-key-file", flags.api_key_file, "File with one API key a line");
+  app.add_option("--api-key-file", flags.api_key_file, "File with one API key a line; lines that begin with # are comments");
   app.add_option("--on-disconnect", flags.on_disconnect,
                  "When a client goes away: 'cancel' its request, or 'finish-transfer' and stop at the first token")
       ->capture_default_str()
@@ -82,9 +82,11 @@ absl::StatusOr<kv::Key> ClusterSecret(const Flags& flags) {
     auto bytes = ReadSmallFile(flags.cluster_secret_file, kMaxSecretBytes);
     if (!bytes.ok()) return bytes.status();
     secret = *std::move(bytes);
-  } else if (const char* value = std::getenv("COFFERDAM_CLUSTER_SECRET"); value != nullptr) {
+  } else if (char* value = std::getenv("COFFERDAM_CLUSTER_SECRET"); value != nullptr) {
     secret = value;
+    sodium_memzero(value, secret.size());  // nor does it stay in this process's environment
   }
+  absl::StripAsciiWhitespace(&secret);  // a file ends with a newline, a variable does not
   if (secret.size() < kMinSecretBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("prefill and decode workers share a secret of at least ", kMinSecretBytes,
@@ -203,8 +205,10 @@ absl::StatusOr<gateway::GatewayOptions> GatewayOptionsOf(const Flags& flags) {
     std::istringstream lines(*bytes);
     for (std::string line; std::getline(lines, line);) {
       absl::StripAsciiWhitespace(&line);
-      if (!line.empty()) options.api_keys.push_back(line);
+      if (!line.empty() && line[0] != '#') options.api_keys.push_back(line);
     }
+    // Without a key the server would be open to all, which nobody who names a file means.
+    if (options.api_keys.empty()) return absl::InvalidArgumentError(absl::StrCat(flags.api_key_file, " holds no API key"));
   }
   options.finish_transfer_on_disconnect = flags.on_disconnect == "finish-transfer";
   options.max_connections = flags.max_connections;

@@ -74,8 +74,8 @@ bool Supervisor::OnExit(Child& child, int status) {
   }
   if (lived >= kHealthyAfter) {
     child.back_off = std::chrono::milliseconds(200);
-    child.quick_deaths = 0;
   }
+  if (lived >= kQuickDeath) child.quick_deaths = 0;
   if (lived < kQuickDeath && ++child.quick_deaths >= kMaxQuickDeaths) {
     log::error("{} ended within a second {} times in a row; giving up", child.spec.name, child.quick_deaths);
     return false;

@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory.h"
 
 // Older C libraries lack it; the kernel has it since 5.1.
 #ifndef F_SEAL_FUTURE_WRITE
@@ -26,14 +26,10 @@ absl::Status Failed(const char* what, size_t bytes) {
 
 // Before anything is allocated: the kernel would rather kill processes, ours or others, than say no at a touch.
 absl::Status CheckAvailable(size_t bytes) {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string name, unit;
-  for (uint64_t kib = 0; meminfo >> name >> kib >> unit;) {
-    if (name != "MemAvailable:" || bytes / 1024 < kib) continue;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("KV pool of ", bytes >> 20, " MiB: only ", kib >> 10, " MiB of memory are available"));
-  }
-  return absl::OkStatus();
+  const uint64_t available = AvailableMemoryBytes();
+  if (bytes <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("KV pool of ", bytes >> 20, " MiB: only ", available >> 20, " MiB of memory are available"));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/address.h"
 #include "base/check.h"
 #include "fabric/bounds.h"
 
@@ -124,28 +125,8 @@ ShmSource::~ShmSource() {
   close(wake_);
 }
 
-namespace {
-
-// Removes the socket of an earlier process that is gone, and nothing else.
-absl::Status RemoveStaleSocket(const std::string& path) {
-  struct stat status {};
-  if (lstat(path.c_str(), &status) != 0) return absl::OkStatus();
-  if (!S_ISSOCK(status.st_mode))
-    return absl::UnavailableError(absl::StrCat("fabric socket ", path, ": something else than a socket is there"));
-  const int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (probe < 0) return Errno("socket");
-  const sockaddr_un address = Address(path);
-  const bool refused = connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno == ECONNREFUSED;
-  close(probe);
-  if (!refused) return absl::UnavailableError(absl::StrCat("fabric socket ", path, ": another process serves on it"));
-  unlink(path.c_str());
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Source>> ShmSource::Serve(const std::string& path, int fd, const RegionInfo& info) {
-  if (absl::Status status = RemoveStaleSocket(path); !status.ok()) return status;
+  if (absl::Status status = RemoveStaleSocket(path, SOCK_SEQPACKET); !status.ok()) return status;
   const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (listener < 0) return Errno("socket");
   const sockaddr_un address = Address(path);

@@ -140,6 +140,7 @@ HttpReply Tokenize(const Service& service, const Json& object) {
     const std::vector<text::ChatMessage> messages = ReadMessages(fields);
     const bool generation = fields.Bool("add_generation_prompt", true);
     if (fields.error().has_value()) return ErrorReply(*fields.error());
+    if (!IsServed(service, model)) return ErrorReply(ModelNotFound(model));
     const absl::StatusOr<std::string> prompt = service.chat->Apply(messages, generation);
     if (!prompt.ok()) return ErrorReply(FromStatus(prompt.status()));
     return TokenList(service, service.tokenizer->Tokenize(*prompt, true, true));

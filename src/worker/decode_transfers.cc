@@ -19,16 +19,25 @@ constexpr int kStalledBeats = 60;  // a peer that talks and does nothing for so 
 
 }  // namespace
 
-std::shared_ptr<PrefillPeer> DecodeWorker::ChoosePeer() {
+std::shared_ptr<PrefillPeer> DecodeWorker::ChoosePeer(const Request& request) {
+  const uint64_t need = request.spec.tokens.size() + request.spec.max_output;
+  std::shared_ptr<PrefillPeer> same;
   for (size_t i = 0; i < peers_.size(); ++i) {
-    const std::shared_ptr<PrefillPeer>& peer = peers_[next_peer_++ % peers_.size()];
-    if (peer->state().ready) return peer;
+    const size_t index = (next_peer_ + i) % peers_.size();
+    const PrefillPeer::State state = peers_[index]->state();
+    if (!state.ready || state.info.context_tokens() < need) continue;
+    if (peers_[index] == request.peer) {
+      same = peers_[index];
+      continue;
+    }
+    next_peer_ = index + 1;
+    return peers_[index];
   }
-  return nullptr;
+  return same;
 }
 
 void DecodeWorker::OpenHandoff(Request& request) {
-  request.peer = ChoosePeer();
+  request.peer = ChoosePeer(request);
   if (request.peer == nullptr) {
     return Finish(request, WithFacts(absl::UnavailableError("no prefill worker is ready; try again later"),
                                      {.code = std::string(error_code::kNoWorker), .retry_after_s = 1}));
@@ -198,7 +207,7 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
       Accept(*request);
     } else if (const auto* fail = std::get_if<handoff::Fail>(&action)) {
       ++counters_.handoffs_failed;
-      request->retry = fail->retry_elsewhere && request->handoffs < kMaxHandoffs && ChoosePeer() != nullptr;
+      request->retry = fail->retry_elsewhere && request->handoffs < kMaxHandoffs && WhyNotReady().empty();
       log::info("request {}: handoff failed: {}{}", request->request_id, std::string(fail->status.message()),
                 request->retry ? "; it is tried again" : "");
       if (!request->retry) Finish(*request, fail->status);

@@ -79,7 +79,9 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   void Begin(Request& request);
 
   // Handoff (decode_transfers.cc).
-  std::shared_ptr<PrefillPeer> ChoosePeer();
+  // The next one whose pool holds the request; the one that it was at before only for want of another. None when no such
+  // worker is ready.
+  std::shared_ptr<PrefillPeer> ChoosePeer(const Request& request);
   void OpenHandoff(Request& request);
   void OnPrefillEvent(RequestId id, uint64_t serial, const v1::PrefillEvent& event);
   void OnPrefillEnded(RequestId id, uint64_t serial, const absl::Status& status);

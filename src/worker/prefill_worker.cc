@@ -168,6 +168,7 @@ void PrefillWorker::OnEvents(const std::vector<engine::Event>& events) {
     } else if (const auto* failed = std::get_if<engine::FailedEvent>(&event)) {
       const RunId id = by_sequence_.at(failed->sequence);
       by_sequence_.erase(failed->sequence);
+      log::error("{}", std::string(failed->status.message()));
       handoff::PrefillActions actions;
       runs_.at(id).handoff->OnComputeFailed(failed->status, actions);
       Act(id, actions);

@@ -3,12 +3,12 @@
 #include <sodium.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "text/model_hash.h"
 
 namespace cofferdam::worker {
@@ -18,16 +18,6 @@ namespace {
 // the number of full contexts beyond which more is not taken. `up` runs two workers on one machine.
 constexpr double kMemoryShare = 0.3;
 constexpr uint64_t kContexts = 8;
-
-uint64_t AvailableBytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string name, unit;
-  uint64_t kib = 0;
-  while (meminfo >> name >> kib >> unit) {
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return 0;
-}
 
 uint64_t RandomId() {
   uint64_t id = 0;
@@ -60,7 +50,7 @@ absl::Status WorkerCore::SizePool() {
   }
   uint64_t tokens = options_.kv_tokens;
   if (tokens == 0) {
-    const auto share = static_cast<uint64_t>(kMemoryShare * static_cast<double>(AvailableBytes()));
+    const auto share = static_cast<uint64_t>(kMemoryShare * static_cast<double>(AvailableMemoryBytes()));
     tokens = std::min<uint64_t>(share / layout().page_bytes() * layout().page_tokens(), kContexts * context_tokens_);
   }
   pages_ = std::min<uint64_t>(tokens / layout().page_tokens(), std::numeric_limits<uint32_t>::max());

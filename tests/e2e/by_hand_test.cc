@@ -9,6 +9,7 @@
 namespace cofferdam::e2e {
 namespace {
 
+// One compute thread each: workers that share cores starve each other in the barriers of a step.
 class ByHand : public testing::Test {
  protected:
   void SetUp() override {
@@ -33,6 +34,8 @@ class ByHand : public testing::Test {
   }
   void StartDecode(const std::string& secret, const std::vector<std::string>& more = {}) {
     std::vector<std::string> arguments{"decode",
+                                       "--threads",
+                                       "1",
                                        "--listen",
                                        Socket("decode"),
                                        "--prefill",
@@ -44,10 +47,10 @@ class ByHand : public testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     decode_.emplace(arguments, folder_ + "/decode.log");
   }
-  void StartGateway() {
-    gateway_.emplace(
-        std::vector<std::string>{"gateway", "--port", "0", "--decode", Socket("decode"), "--prefill", Socket("prefill")},
-        folder_ + "/gateway.log");
+  void StartGateway(bool watch_prefill = true) {
+    std::vector<std::string> arguments{"gateway", "--port", "0", "--decode", Socket("decode")};
+    if (watch_prefill) arguments.insert(arguments.end(), {"--prefill", Socket("prefill")});
+    gateway_.emplace(arguments, folder_ + "/gateway.log");
     const std::string mark = "gateway listens on port ";
     ASSERT_TRUE(gateway_->Says(mark)) << gateway_->log();
     const std::string log = gateway_->log();
@@ -83,6 +86,42 @@ TEST_F(ByHand, InAnyOrderTheyFindEachOther) {
   const Response answer = Question();
   ASSERT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(answer.json()["choices"][0]["message"]["content"], "7391");
+}
+
+TEST_F(ByHand, ASecondWorkerNeverTakesTheSocketOfALivingOneNorAFile) {
+  StartPrefill();
+  ASSERT_TRUE(prefill_->Says("ready on")) << prefill_->log();
+  const Ended second = RunCofferdam({"prefill", "--listen", Socket("prefill"), "--fabric", "shm:" + folder_ + "/other.sock",
+                                     "--cluster-secret-file", folder_ + "/secret"});
+  EXPECT_GT(second.exit_code, 0);
+  EXPECT_NE(second.output.find("another process serves on it"), std::string::npos) << second.output;
+  const Ended file =
+      RunCofferdam({"decode", "--listen", "unix:" + folder_ + "/secret", "--cluster-secret-file", folder_ + "/secret"});
+  EXPECT_NE(file.output.find("something else than a socket"), std::string::npos) << file.output;
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/secret"));
+  StartDecode("secret");
+  StartGateway();
+  ASSERT_TRUE(Eventually([&] { return Health().status == 200; })) << gateway_->log();
+  EXPECT_EQ(Question().status, 200);
+}
+
+// The pool that a request needs decides where its prompt goes, and a worker that is gone is passed by.
+TEST_F(ByHand, OfTwoPrefillWorkersTheOneThatHoldsThePromptIsAsked) {
+  StartPrefill({"--kv-tokens", "256", "--shrink-context"});
+  Process large({"prefill", "--threads", "1", "--listen", Socket("large"), "--fabric", "shm:" + folder_ + "/large-fabric.sock",
+                 "--cluster-secret-file", folder_ + "/secret"},
+                folder_ + "/large.log");
+  StartDecode("secret", {"--prefill", Socket("large")});
+  StartGateway(/*watch_prefill=*/false);
+  ASSERT_TRUE(decode_->Says("prefill.sock is connected") && decode_->Says("large.sock is connected")) << decode_->log();
+  ASSERT_TRUE(Eventually([&] { return Health().status == 200; })) << gateway_->log();
+  for (int i = 0; i < 6; ++i) {
+    const std::vector<int> prompt(600, 50 + i);
+    EXPECT_EQ(Ask(http::Post("/v1/completions", Json{{"prompt", prompt}, {"max_tokens", 4}}.dump())).status, 200);
+    EXPECT_EQ(Question().status, 200);
+  }
+  prefill_.reset();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Question().status, 200);
 }
 
 TEST_F(ByHand, WorkersWithDifferentPageLayoutsRefuseEachOtherAndSayWhy) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "e2e/cluster.h"
 
@@ -84,6 +85,42 @@ TEST(Commands, TheCommandLineWinsOverTheConfigFile) {
   EXPECT_EQ(cluster.Info("decode").kv_tokens(), 1024u);
   EXPECT_EQ(cluster.Info("decode").context_tokens(), 1024u);  // 2048 by itself: the flag of the file holds
   std::filesystem::remove(path);
+}
+
+// Whoever names a file of keys means a closed server: one without a key must never be an open one.
+TEST(Commands, AKeyFileWithoutAKeyIsRefused) {
+  const std::string path = std::filesystem::temp_directory_path() / ("cofferdam-keys-" + std::to_string(getpid()));
+  for (const char* text : {"\n", "  \n\n", "# a comment\n", ""}) {
+    std::ofstream(path) << text;
+    ExpectRefused({"up", "--port", "0", "--api-key-file", path}, {path});
+  }
+  ExpectRefused({"up", "--port", "0", "--api-key-file", "/nowhere/keys"}, {"/nowhere/keys"});
+  std::ofstream(path) << "# keys\nsk-first\n\n  sk-second  \n";
+  Cluster cluster({"--api-key-file", path});
+  ASSERT_TRUE(cluster.Start());
+  const auto status_with = [&](const std::string& key) {
+    return cluster.Ask("GET /v1/models HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer " + key + "\r\n\r\n").status;
+  };
+  EXPECT_EQ(status_with("sk-first"), 200);
+  EXPECT_EQ(status_with("sk-second"), 200);
+  EXPECT_EQ(status_with("# keys"), 401);
+  EXPECT_EQ(status_with("sk-"), 401);
+  EXPECT_EQ(cluster.Ask("GET /v1/models HTTP/1.1\r\nHost: test\r\n\r\n").status, 401);
+  EXPECT_EQ(cluster.log().find("sk-first"), std::string::npos);
+  std::filesystem::remove(path);
+}
+
+TEST(Commands, JsonLogsAreOneObjectALine) {
+  Cluster cluster({"--log-json", "--served-model-name", "a \"quoted\\ name"});
+  ASSERT_TRUE(cluster.Start());
+  EXPECT_EQ(cluster.Complete({{"prompt", "The"}, {"max_tokens", 2}}).status, 200);
+  std::istringstream lines(cluster.log());
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const Json json = Json::parse(line, nullptr, false);
+    EXPECT_TRUE(json.is_object() && json.contains("message")) << line;
+  }
+  EXPECT_GT(count, 8);
 }
 
 TEST(Commands, APortThatIsTakenIsRefusedByNumber) {
