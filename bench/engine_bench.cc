@@ -19,7 +19,7 @@ namespace {
 using oracle::Tokens;
 
 struct Options {
-  std::string model = "";
+  std::string model;
   int threads = 2;
   int rounds = 9;
   uint32_t context = 512;  // before decoding
@@ -27,7 +27,7 @@ struct Options {
   uint32_t prompt = 2048;
   uint32_t chunk = 512;
   bool flash = true;  // libllama's attention
-  std::string only = "";
+  std::string only;
 };
 
 uint32_t ContextTokens(const Options& o) {

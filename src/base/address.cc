@@ -15,20 +15,21 @@
 
 namespace cofferdam {
 
-absl::Status CheckLocalAddress(std::string_view text) {
+absl::Status CheckLocalAddress(std::string_view address) {
   constexpr size_t kMaxSocketPath = 107;  // sun_path of unix(7), less its final zero
-  absl::string_view address(text.data(), text.size());
-  if (absl::ConsumePrefix(&address, "unix:")) {
-    if (!address.empty() && address.size() <= kMaxSocketPath) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("the socket path in '", absl::string_view(text.data(), text.size()),
-                                                   "' must have 1 to ", kMaxSocketPath, " bytes, and has ", address.size()));
+  const absl::string_view whole(address.data(), address.size());
+  absl::string_view path = whole;
+  if (absl::ConsumePrefix(&path, "unix:")) {
+    if (!path.empty() && path.size() <= kMaxSocketPath) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the socket path in '", whole, "' must have 1 to ", kMaxSocketPath, " bytes, and has ", path.size()));
   }
   for (const char* host : {"127.0.0.1:", "[::1]:", "localhost:"}) {
     int port = 0;
-    absl::string_view rest = address;
+    absl::string_view rest = whole;
     if (absl::ConsumePrefix(&rest, host) && absl::SimpleAtoi(rest, &port) && port >= 1 && port <= 65535) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("'", absl::string_view(text.data(), text.size()),
+  return absl::InvalidArgumentError(absl::StrCat("'", whole,
                                                  "' is not allowed: until worker connections are encrypted, workers listen on "
                                                  "'unix:PATH' or on loopback ('127.0.0.1:PORT') alone"));
 }

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
@@ -56,7 +56,7 @@ bool Supervisor::Start(Child& child) {
     _exit(127);
   }
   if (pid < 0) {
-    log::error("{} could not be started: {}", child.spec.name, std::strerror(errno));
+    log::error("{} could not be started: {}", child.spec.name, std::generic_category().message(errno));
     return false;
   }
   child.pid = pid;

@@ -22,7 +22,7 @@ class EngineTest : public testing::Test {
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *model;
     memory_.resize(kPages * model_->layout().page_bytes() + 64);
-    auto* base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) / 64 * 64);
+    std::byte* base = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
     pool_ = std::make_unique<kv::Pool>(model_->layout(), std::span(base, kPages * model_->layout().page_bytes()), 7,
                                        kv::ReuseOrder::kLifo);
     auto executor = model::Executor::Create(model_, {.threads = 1, .cpus = {}, .max_rows = 64});

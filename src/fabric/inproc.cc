@@ -38,7 +38,7 @@ bool InprocFaults::AwaitPaused(uint64_t reads, std::chrono::milliseconds timeout
   MutexLock lock(mutex_);
   while (paused_ < reads) {
     const auto left = end - std::chrono::steady_clock::now();
-    if (left <= left.zero()) return false;
+    if (left <= std::chrono::nanoseconds::zero()) return false;
     changed_.WaitFor(mutex_, left);
   }
   return true;

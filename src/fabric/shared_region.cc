@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/memory.h"
@@ -21,7 +22,8 @@ namespace cofferdam::fabric {
 namespace {
 
 absl::Status Failed(const char* what, size_t bytes) {
-  return absl::ResourceExhaustedError(absl::StrCat("KV pool of ", bytes >> 20, " MiB: ", what, ": ", std::strerror(errno)));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("KV pool of ", bytes >> 20, " MiB: ", what, ": ", std::generic_category().message(errno)));
 }
 
 // Before anything is allocated: the kernel would rather kill processes, ours or others, than say no at a touch.

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/address.h"
@@ -39,7 +40,9 @@ struct Hello {
   kv::Digest128 layout_id{};
 };
 
-absl::Status Errno(const std::string& what) { return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno))); }
+absl::Status Errno(const std::string& what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::generic_category().message(errno)));
+}
 
 sockaddr_un Address(const std::string& path) {
   sockaddr_un address{};

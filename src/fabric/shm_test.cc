@@ -117,7 +117,7 @@ class ShmTest : public ::testing::Test {
       (void)!recv(peer, &byte, 1, 0);
       close(peer);
     });
-    const absl::Status status = Connect().status();
+    absl::Status status = Connect().status();
     fake.join();
     close(listener);
     unlink(path_.c_str());
@@ -346,7 +346,7 @@ TEST_F(ShmTest, AnotherUserGetsNothing) {
   EXPECT_EQ(RunInChild([&] {
               if (setresuid(12345, 12345, 12345) != 0) return 1;
               if (TakeDescriptor(path_) >= 0) return 2;
-              const absl::Status status = Connect().status();  // and the reader refuses a source of another user
+              absl::Status status = Connect().status();  // and the reader refuses a source of another user
               return absl::IsFailedPrecondition(status) || absl::IsUnavailable(status) ? 0 : 3;
             }),
             0);

@@ -71,7 +71,7 @@ class Client : public std::enable_shared_from_this<Client> {
   uint64_t armed_ = 0;
   bool timed_out_ = false;
 
-  std::array<char, 2048> ahead_;
+  std::array<char, 2048> ahead_{};
   boost::asio::cancellation_signal stop_watch_;
   boost::asio::steady_timer look_again_;
   Wake watch_ended_;

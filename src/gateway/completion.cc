@@ -21,8 +21,8 @@ namespace asio = boost::asio;
 constexpr size_t kWriteBytes = 16 << 10;  // events that are there together are written together
 
 std::string NewId(bool chat) {
-  std::array<unsigned char, 16> bytes;
-  std::array<char, 33> hex;
+  std::array<unsigned char, 16> bytes{};
+  std::array<char, 33> hex{};
   randombytes_buf(bytes.data(), bytes.size());
   sodium_bin2hex(hex.data(), hex.size(), bytes.data(), bytes.size());
   return absl::StrCat(chat ? "chatcmpl-" : "cmpl-", hex.data());

@@ -113,8 +113,8 @@ std::string Fields::String(std::string_view name, size_t max_bytes) {
   return text;
 }
 
-void Fields::Fail(std::string_view name, std::string message) {
-  Fail(InvalidRequest(absl::StrCat("'", std::string(name), "' ", message, "."), std::string(name)));
+void Fields::Fail(std::string_view name, std::string_view message) {
+  Fail(InvalidRequest(absl::StrCat("'", std::string(name), "' ", std::string(message), "."), std::string(name)));
 }
 
 void Fields::Fail(ApiError error) {

@@ -19,8 +19,8 @@ using Json = nlohmann::json;
 std::variant<Json, ApiError> ParseObject(std::string_view body);
 
 struct NumberRange {
-  double low;
-  double high;
+  double low = 0;
+  double high = 0;
   bool without_low = false;  // low itself is refused
 };
 struct IntegerRange {
@@ -43,7 +43,7 @@ class Fields {
   std::string String(std::string_view name, size_t max_bytes);
 
   // Records an error unless there is one already.
-  void Fail(std::string_view name, std::string message);
+  void Fail(std::string_view name, std::string_view message);
   void Fail(ApiError error);
   const std::optional<ApiError>& error() const { return error_; }
 

@@ -39,7 +39,7 @@ class GenerateCall final : public grpc::ClientReadReactor<v1::GenerateEvent>, pu
  public:
   struct Settings {
     boost::asio::any_io_executor strand;
-    std::chrono::milliseconds deadline;
+    std::chrono::milliseconds deadline{};
     std::shared_ptr<LiveCalls> live;
     std::function<void()> notify;  // called on the strand when there may be something to pop
   };

@@ -19,9 +19,9 @@ void Hash(std::string_view label, std::string_view key, unsigned char* out, size
 }
 
 std::string DomainOf(std::string_view key) {
-  std::array<unsigned char, 16> bytes;
+  std::array<unsigned char, 16> bytes{};
   Hash(kDomainLabel, key, bytes.data(), bytes.size());
-  std::array<char, 33> hex;
+  std::array<char, 33> hex{};
   sodium_bin2hex(hex.data(), hex.size(), bytes.data(), bytes.size());
   return hex.data();
 }
@@ -55,7 +55,7 @@ std::optional<std::string> KeyRing::DomainFor(std::string_view authorization) co
   if (entries_.empty()) return "default";
   const std::string_view key = BearerKey(authorization);
   if (key.empty()) return std::nullopt;
-  std::array<unsigned char, 32> hash;
+  std::array<unsigned char, 32> hash{};
   Hash(kHashLabel, key, hash.data(), hash.size());
   const Entry* found = nullptr;
   for (const Entry& entry : entries_) {

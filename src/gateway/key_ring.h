@@ -22,7 +22,7 @@ class KeyRing {
 
  private:
   struct Entry {
-    std::array<unsigned char, 32> hash;
+    std::array<unsigned char, 32> hash{};
     std::string domain;  // hex of another hash, so that a domain in a log tells nothing of the stored hash
   };
   std::vector<Entry> entries_;

@@ -44,7 +44,7 @@ std::string Value(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
   if (value == std::floor(value) && std::fabs(value) < 9e15) return absl::StrCat(static_cast<int64_t>(value));
-  std::array<char, 32> text;
+  std::array<char, 32> text{};
   const auto written = std::to_chars(text.data(), text.data() + text.size(), value);
   return std::string(text.data(), written.ptr);
 }

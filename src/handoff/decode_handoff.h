@@ -29,7 +29,7 @@ namespace cofferdam::handoff {
 // The driver reads the page into its own page `ordinal`, and reports OnReadDone or OnReadFailed, exactly once.
 struct IssueRead {
   AnnouncedPage page;
-  kv::Digest128 expected_identity;
+  kv::Digest128 expected_identity{};
   uint32_t expected_tokens = 0;
 };
 // The driver checks tenure and tags, puts the page into the page table, or reports OnAdoptFailed before any other event.

@@ -30,7 +30,7 @@ using Marks = std::map<std::string, uint64_t>;
 class World {
  public:
   World(uint64_t seed, Marks& marks) : random_(seed), marks_(marks) {
-    tokens_ = 1 + Draw(8 * testing::kPageTokens);
+    tokens_ = 1 + Draw(uint64_t{8} * testing::kPageTokens);
     pages_ = static_cast<uint32_t>((tokens_ + testing::kPageTokens - 1) / testing::kPageTokens);
     first_page_ = static_cast<uint32_t>(Draw(pages_));
     cap_bytes_ = (1 + Draw(4)) * kPageBytes - Draw(2);  // also one byte less than a page
@@ -147,7 +147,7 @@ class World {
       if (std::holds_alternative<Unpin>(action)) {
         EXPECT_TRUE(prefill_->closed()) << "L6: the pin lives as long as the stream";
         EXPECT_EQ(++unpinned_, 1) << "L7";
-        if (reads_.size() > 0) Mark("unpinned under a reader");
+        if (!reads_.empty()) Mark("unpinned under a reader");
         source_reused_ = true;
       }
     }
@@ -211,7 +211,7 @@ class World {
   }
 
   // ---- the fabric: reads end in any order
-  void EndRead(std::optional<absl::Status> forced) {
+  void EndRead(const std::optional<absl::Status>& forced) {
     if (reads_.empty()) return;
     const auto read = std::next(reads_.begin(), static_cast<std::ptrdiff_t>(Draw(reads_.size())));
     const uint32_t ordinal = *read;

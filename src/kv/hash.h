@@ -26,7 +26,7 @@ class KeyedHasher {
   Digest128 Finish();
 
  private:
-  crypto_generichash_blake2b_state state_;
+  crypto_generichash_blake2b_state state_{};
 };
 
 // The key of one isolation domain, from the cluster's secret and the domain's id.

@@ -34,7 +34,7 @@ class IdentityChain {
 
  private:
   Key key_;
-  Digest128 head_;
+  Digest128 head_{};
 };
 
 // The identities of all pages of `tokens`, the last one partial where the count says so.

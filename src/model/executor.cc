@@ -57,7 +57,7 @@ class KeepAffinity {
   KeepAffinity& operator=(const KeepAffinity&) = delete;
 
  private:
-  cpu_set_t mask_;
+  cpu_set_t mask_{};
   bool valid_;
 };
 

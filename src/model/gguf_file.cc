@@ -11,6 +11,7 @@
 #include <exception>
 #include <limits>
 #include <string_view>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -45,7 +46,7 @@ absl::StatusOr<GgufFile::Part> GgufFile::OpenPart(const std::string& path) {
   const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0) {
     const int error = errno;
-    const std::string text = absl::StrCat("cannot open the model file ", path, ": ", std::strerror(error));
+    const std::string text = absl::StrCat("cannot open the model file ", path, ": ", std::generic_category().message(error));
     return error == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text);
   }
   struct stat stat {};
@@ -53,7 +54,8 @@ absl::StatusOr<GgufFile::Part> GgufFile::OpenPart(const std::string& path) {
   if (stat.st_size < 24) return Broken(path, "too short to be a GGUF file");
   const auto size = static_cast<size_t>(stat.st_size);
   void* start = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.fd, 0);
-  if (start == MAP_FAILED) return absl::ResourceExhaustedError(absl::StrCat("cannot map ", path, ": ", std::strerror(errno)));
+  if (start == MAP_FAILED)
+    return absl::ResourceExhaustedError(absl::StrCat("cannot map ", path, ": ", std::generic_category().message(errno)));
   Part part;
   part.mapping = {static_cast<const std::byte*>(start), Unmap{size}};
   if (std::memcmp(start, "GGUF", 4) != 0) return Broken(path, "not a GGUF file (wrong magic)");

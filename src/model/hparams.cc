@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 3> kMustBeZero = {"expert_count", "expert
 
 class Reader {
  public:
-  Reader(const GgufFile& file, std::string architecture) : file_(file), prefix_(architecture + ".") {}
+  Reader(const GgufFile& file, const std::string& architecture) : file_(file), prefix_(architecture + ".") {}
 
   const absl::Status& status() const { return status_; }
 

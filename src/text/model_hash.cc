@@ -10,10 +10,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <regex>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 
@@ -43,7 +43,7 @@ class File {
 };
 
 absl::Status SystemError(const std::string& path, const char* what) {
-  return absl::UnknownError(absl::StrCat(path, ": ", what, ": ", std::strerror(errno)));
+  return absl::UnknownError(absl::StrCat(path, ": ", what, ": ", std::generic_category().message(errno)));
 }
 
 absl::Status AddFile(const std::string& path, XXH3_state_t* state) {

@@ -10,7 +10,7 @@ namespace cofferdam::text {
 namespace {
 
 std::string Write(const std::string& name, const std::string& content) {
-  const std::string path = testing::TempDir() + "/" + name;
+  std::string path = testing::TempDir() + "/" + name;
   std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
   return path;
 }
