@@ -117,7 +117,7 @@ class Pool {
   // filling → sealed. The identity is the caller's, from the tokens that the step fed. Returns the seal.
   Seal SealPage(const PageHandle& handle, const Digest128& identity, uint32_t tokens);
   // reserved → sealed, or → filling for a partial page that this worker goes on filling: the bytes of a peer, already
-  // verified. Checks the tenure and both tags again; returns DataLoss, and quarantines the page, when they are wrong.
+  // verified. Checks the tenure and both tags again; returns DataLoss when they are wrong: the caller quarantines the page.
   absl::Status Adopt(const PageHandle& handle, const Seal& seal);
 
   // A read into (or out of) the page is outstanding; a held page does not return before the count is zero.
