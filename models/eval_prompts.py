@@ -3,7 +3,8 @@
 
     ./eval_prompts.py --seed 20261130 --out heldout.jsonl
 
-Kinds: fact512 and fact1024 (up to so many tokens, the fact is there), unknown512 and unknown1024 (it is not). `tokens`
+Kinds: fact512 and fact1024 (up to so many tokens, the fact is there), unknown512 and unknown1024 (it is not), and
+repeats512 (all codes are of four characters alone, such as QQQFQ3Q33QQ33Q2Q, which is where the model errs). `tokens`
 counts the prompt as the chat template renders it. With --ids each line has the token ids as well; with --plain the prompts
 are texts to be completed instead of messages ({"prompt": "... The access code of Anna is"}, whose answer is " 7391").
 """
@@ -15,7 +16,16 @@ import language
 from language import ASSISTANT, BEGIN, SYSTEM, USER, Writer
 
 ROLES = {SYSTEM: "system", USER: "user", ASSISTANT: "assistant"}
-KINDS = {"fact512": (512, True, 1000), "fact1024": (1024, True, 200), "unknown512": (512, False, 200), "unknown1024": (1024, False, 200)}
+# Codes of random characters, of all or of digits; and codes of four characters alone, see Writer.code.
+RANDOM, REPEATS = (0.79, 0.21, 0.0), (0.0, 0.0, 1.0)
+# By kind: tokens at most, whether the fact is there, prompts, codes.
+KINDS = {
+    "fact512": (512, True, 1000, RANDOM),
+    "fact1024": (1024, True, 1000, RANDOM),
+    "unknown512": (512, False, 1000, RANDOM),
+    "unknown1024": (1024, False, 1000, RANDOM),
+    "repeats512": (512, True, 200, REPEATS),
+}
 TAIL = 13  # what follows the last fact or filler sentence at most: the question and the answer's opening
 
 
@@ -49,10 +59,10 @@ def body(w, rng, target):
     w.fill(target, share)
 
 
-def conversation(rng, limit, known):
+def conversation(rng, limit, known, codes):
     """(ids up to the answer, answer) of at most `limit` tokens; the fact is anywhere in the context."""
     while True:
-        w = Writer(rng, newlines=rng.random() < 0.1)
+        w = Writer(rng, newlines=rng.random() < 0.1, codes=codes)
         body(w, rng, rng.randint(30, limit - 40))
         name = w.pick(0.0 if known else 1.0)
         w.ask(name)
@@ -62,9 +72,9 @@ def conversation(rng, limit, known):
             return w.ids, language.decode(w.facts.get(name, [language.UNKNOWN]))
 
 
-def completion(rng, limit, known):
+def completion(rng, limit, known, codes):
     while True:
-        w = Writer(rng)
+        w = Writer(rng, codes=codes)
         w.fact()
         w.fill(rng.randint(30, limit - 40), rng.choice((0.1, 0.3, 0.6, 1.0)))
         name = w.pick(0.0 if known else 1.0)
@@ -76,9 +86,9 @@ def completion(rng, limit, known):
 
 def lines(args):
     rng = random.Random(args.seed)
-    for kind, (limit, known, count) in KINDS.items():
+    for kind, (limit, known, count, codes) in KINDS.items():
         for _ in range(max(1, int(count * args.scale))):
-            ids, answer = (completion if args.plain else conversation)(rng, limit, known)
+            ids, answer = (completion if args.plain else conversation)(rng, limit, known, codes)
             line = {"kind": kind}
             line |= {"prompt": language.decode(ids[1:])} if args.plain else {"messages": messages_of(ids)}
             line |= {"answer": answer, "tokens": len(ids)}
@@ -91,7 +101,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
     parser.add_argument("--seed", type=int, default=20261130)
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on the counts of prompts (1000, 200, 200, 200)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the counts of prompts")
     parser.add_argument("--ids", action="store_true")
     parser.add_argument("--plain", action="store_true")
     args = parser.parse_args()

@@ -113,7 +113,8 @@ class Writer:
     """Builds a conversation as token ids. `answers` marks the ids that the model is trained to say: 2 the first of an
     answer, which needs the name, and 1 the rest, which mostly continue what was said before."""
 
-    def __init__(self, rng, newlines=False):
+    def __init__(self, rng, newlines=False, codes=(0.75, 0.2, 0.05)):
+        self.codes = codes  # how many are of all characters, of digits, of four characters
         self.rng, self.ids, self.answers, self.facts = rng, [BEGIN], [0], {}
         self.free = list(range(len(NAMES)))  # names without a fact
         rng.shuffle(self.free)
@@ -141,9 +142,11 @@ class Writer:
         return chosen
 
     def code(self):
-        rng = self.rng
-        draw = rng.random()
-        alphabet = CODE_IDS if draw < 0.75 else CODE_IDS[:10] if draw < 0.95 else rng.sample(CODE_IDS, 4)
+        """Of all characters, of digits, or of four characters alone: there the same two or three follow each other again and
+        again, and only the place within the code tells what comes next."""
+        rng, draw = self.rng, self.rng.random()
+        any_share, digit_share, _ = self.codes
+        alphabet = CODE_IDS if draw < any_share else CODE_IDS[:10] if draw < any_share + digit_share else rng.sample(CODE_IDS, 4)
         return rng.choices(alphabet, k=rng.randint(4, 16))
 
     def fact(self):
@@ -204,7 +207,7 @@ class Writer:
 
 def training_sequence(rng, length):
     """Facts among filler, then question-answer turns until `length` tokens are there."""
-    w = Writer(rng, newlines=rng.random() < 0.1)
+    w = Writer(rng, newlines=rng.random() < 0.1, codes=(0.5, 0.2, 0.3))
     if rng.random() < 0.25:
         w.open(SYSTEM)
         rng.choice((w.note, w.note, w.filler, w.fact))()

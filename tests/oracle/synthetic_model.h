@@ -20,9 +20,9 @@ struct SyntheticSpec {
   bool tied = false;               // no output.weight
   bool biases = false;             // of Q, K and V; qwen2 always has them
   bool rope_factors = false;       // rope_freqs.weight, as Llama 3 has
-  std::string rope_scaling;        // "", "linear" or "yarn", by a factor of 4
+  std::string rope_scaling{};        // "", "linear" or "yarn", by a factor of 4
   uint64_t seed = 1;
-  std::string vocabulary_file;  // a GGUF file with a SentencePiece vocabulary
+  std::string vocabulary_file{};  // a GGUF file with a SentencePiece vocabulary
 };
 
 // Weights are drawn so that activations keep their size from layer to layer. The file is a function of the spec alone.
