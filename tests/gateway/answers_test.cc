@@ -193,8 +193,12 @@ TEST_F(GatewayTest, ShowsMetricsOfItselfAndItsWorkers) {
   });
   Start();
   Complete({{"prompt", "x"}});
-  const std::string text = Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").body;
-  EXPECT_NE(text.find("cofferdam:requests_total{route=\"/v1/completions\",status=\"200\"} 1"), std::string::npos);
+  // A request is counted once its answer has been sent, which its client may see first.
+  std::string text;
+  EXPECT_TRUE(Eventually([&] {
+    text = Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").body;
+    return text.find("cofferdam:requests_total{route=\"/v1/completions\",status=\"200\"} 1") != std::string::npos;
+  })) << text;
   EXPECT_NE(text.find("cofferdam:pages{role=\"decode\",worker=\"" + worker().address() + "\",state=\"fr\\\"ee\"} 7"),
             std::string::npos);
   EXPECT_NE(text.find("cofferdam:time_to_first_token_seconds_count 1"), std::string::npos);
