@@ -20,7 +20,7 @@ struct SyntheticSpec {
   bool tied = false;               // no output.weight
   bool biases = false;             // of Q, K and V; qwen2 always has them
   bool rope_factors = false;       // rope_freqs.weight, as Llama 3 has
-  std::string rope_scaling{};        // "", "linear" or "yarn", by a factor of 4
+  std::string rope_scaling{};      // "", "linear" or "yarn", by a factor of 4
   uint64_t seed = 1;
   std::string vocabulary_file{};  // a GGUF file with a SentencePiece vocabulary
 };
