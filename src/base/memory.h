@@ -7,7 +7,7 @@
 namespace cofferdam {
 
 // The machine's available memory (MemAvailable of proc(5)), or what the control group (v2) leaves of its limit when that is
-// less. 0 when neither can be read.
+// less (page cache counts as used there). 0 when it can not be read.
 uint64_t AvailableMemoryBytes();
 
 }  // namespace cofferdam

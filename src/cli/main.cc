@@ -113,8 +113,9 @@ int RunGateway(const Flags& flags) {
     sigwait(&signals, &signal);
     (*gateway)->Stop();
   });
-  log::info("listening on http://{}:{}", flags.host, (*gateway)->port());
-  if (open && !CheckLocalAddress(absl::StrCat(flags.host, ":1")).ok()) {
+  const std::string host = flags.host.find(':') == std::string::npos ? flags.host : absl::StrCat("[", flags.host, "]");
+  log::info("listening on http://{}:{}", host, (*gateway)->port());
+  if (open && !CheckLocalAddress(absl::StrCat(host, ":1")).ok()) {
     log::warn("no API key is set and {} is not this machine alone: whoever reaches it may use it; see --api-key-file", flags.host);
   }
   (*gateway)->Run();

@@ -17,6 +17,7 @@ namespace cofferdam::cli {
 namespace {
 
 constexpr size_t kMinSecretBytes = 32, kMaxSecretBytes = 4096;
+constexpr unsigned kMaxThreads = 256;  // what the executor takes
 constexpr size_t kMaxKeyFileBytes = size_t{1} << 20;
 
 void AddWorkerOptions(CLI::App& app, Flags& flags) {
@@ -27,14 +28,17 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
   app.add_flag("--shrink-context", flags.shrink_context,
                "Serve a shorter context when the KV pool is smaller than the context, instead of refusing to start");
   app.add_option("--page-size", flags.page_size, "Tokens in a KV page: a multiple of 16 from 16 to 128")->capture_default_str();
-  app.add_option("--threads,-t", flags.threads, "Compute threads (default: the cores of this process)");
+  app.add_option("--threads,-t", flags.threads,
+                 "Compute threads; with `up` of both workers together (default: the cores of this process)");
   app.add_option("--chunk-tokens", flags.chunk_tokens, "Tokens of prompts and sequences computed in one step, at most")
       ->capture_default_str()
       ->check(CLI::Range(1, 8192));
   app.add_option("--max-num-seqs", flags.max_num_seqs, "Sequences that run at once")
       ->capture_default_str()
       ->check(CLI::Range(1, 65536));
-  app.add_option("--max-queue", flags.max_queue, "Requests that wait for pages; over it: 429")->capture_default_str();
+  app.add_option("--max-queue", flags.max_queue, "Requests that wait for pages; over it: 429")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--heartbeat-ms", flags.heartbeat_ms, "A stream between workers that was silent for three of these is closed")
       ->capture_default_str()
       ->check(CLI::Range(50, 60000));
@@ -100,7 +104,7 @@ absl::StatusOr<kv::Key> ClusterSecret(const Flags& flags) {
 
 absl::StatusOr<std::string> ModelPath(const Flags& flags) { return flags.model.empty() ? EmbeddedModelFile() : flags.model; }
 
-int DefaultThreads() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
+int DefaultThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads)); }
 
 }  // namespace
 
@@ -178,7 +182,8 @@ absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, c
   options.threads = flags.threads > 0 ? flags.threads : flags.cpus.empty() ? DefaultThreads() : static_cast<int>(flags.cpus.size());
   options.cpus = flags.cpus;
   options.chunk_tokens = flags.chunk_tokens;
-  options.max_sequences = flags.max_num_seqs;
+  // Each needs a row of every step: with fewer rows than sequences the youngest would wait for ever.
+  options.max_sequences = std::min(flags.max_num_seqs, flags.chunk_tokens);
   options.max_queue = flags.max_queue;
   options.local_prefill_tokens = flags.local_prefill_tokens;
   options.transfer_window_bytes = flags.transfer_window_bytes;
@@ -209,6 +214,9 @@ absl::StatusOr<gateway::GatewayOptions> GatewayOptionsOf(const Flags& flags) {
     }
     // Without a key the server would be open to all, which nobody who names a file means.
     if (options.api_keys.empty()) return absl::InvalidArgumentError(absl::StrCat(flags.api_key_file, " holds no API key"));
+  }
+  if (std::ranges::any_of(options.api_keys, [](const std::string& key) { return key.starts_with('#'); })) {
+    return absl::InvalidArgumentError("an API key must not begin with '#', which begins a comment in a key file");
   }
   options.finish_transfer_on_disconnect = flags.on_disconnect == "finish-transfer";
   options.max_connections = flags.max_connections;

@@ -70,6 +70,7 @@ bool Supervisor::OnExit(Child& child, int status) {
   const auto lived = steady_clock::now() - child.started;
   if (WIFEXITED(status) && (WEXITSTATUS(status) == kExitRefused || WEXITSTATUS(status) == 127)) {
     log::error("{} refused to start; its reason stands above", child.spec.name);
+    refused_ = true;
     return false;
   }
   if (lived >= kHealthyAfter) {
@@ -127,7 +128,7 @@ int Supervisor::Run() {
     usleep(20000);
   }
   StopAll();
-  return healthy ? 0 : 1;
+  return healthy ? 0 : refused_ ? kExitRefused : 1;
 }
 
 }  // namespace cofferdam::cli

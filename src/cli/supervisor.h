@@ -40,6 +40,7 @@ class Supervisor {
   void StopAll();
 
   std::vector<Child> children_;
+  bool refused_ = false;
 };
 
 // A process that refuses its configuration ends with this: starting it again cannot help.

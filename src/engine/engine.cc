@@ -92,7 +92,7 @@ absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Seal& seal
   absl::Status status = pool_.Adopt(sequence.pages[ordinal], seal);
   if (!status.ok()) {
     ++counters_.tag_failures;
-    Erase(sequence, sequence.pages[ordinal].page());
+    Erase(sequence, {sequence.pages[ordinal].page()});
     return WithFacts(std::move(status), {.code = std::string(error_code::kIntegrity)});
   }
   sequence.adopted[ordinal] = seal;
@@ -112,8 +112,10 @@ void Engine::Run(SequenceId id) {
              "I5: adopted pages cover tokens of the prompt without a gap");
     const auto first = sequence.tokens.begin() + static_cast<ptrdiff_t>(start);
     sequence.fed.insert(sequence.fed.end(), first, first + count);
+    kv::IdentityChain chain = sequence.chain;
+    CD_CHECK(chain.Append({&*first, count}) == sequence.adopted[i]->identity, "I5: a page is adopted where its own tokens stand");
     if (count < page_tokens) break;
-    sequence.chain.Append({&*first, count});
+    sequence.chain = chain;
     ++sequence.sealed_pages;
   }
   CD_CHECK(sequence.covered() < sequence.tokens.size(), "the last token of a prompt is always computed here");
@@ -123,13 +125,13 @@ void Engine::Run(SequenceId id) {
 
 void Engine::Release(SequenceId id) {
   const auto found = sequences_.find(id);
-  if (found != sequences_.end()) Erase(*found->second, std::nullopt);
+  if (found != sequences_.end()) Erase(*found->second, {});
 }
 
-void Engine::Erase(Sequence& sequence, std::optional<PageId> quarantine) {
+void Engine::Erase(Sequence& sequence, const std::vector<PageId>& quarantine) {
   std::erase(running_, &sequence);
   for (kv::PageHandle& page : sequence.pages) {
-    if (quarantine == page.page()) {
+    if (std::ranges::find(quarantine, page.page()) != quarantine.end()) {
       pool_.Quarantine(std::move(page));
     } else {
       pool_.Release(std::move(page), StepEpoch(steps_started_));

@@ -148,14 +148,14 @@ class Engine {
 
   Sequence& Get(SequenceId id);
   std::vector<Slice> Compose();
-  bool TagsMatch(const Sequence& sequence, uint64_t end_tokens, PageId* wrong);
+  std::vector<PageId> WrongPages(const Sequence& sequence, uint64_t end_tokens);
   void DropWithWrongTags(std::vector<Slice>& slices, std::vector<Event>& events);
-  void Fail(Sequence& sequence, std::optional<PageId> quarantine, absl::Status status, std::vector<Event>& events);
+  void Fail(Sequence& sequence, const std::vector<PageId>& quarantine, absl::Status status, std::vector<Event>& events);
   absl::StatusOr<std::span<const float>> Compute(const std::vector<Slice>& slices);
   void Advance(Slice& slice, const float* logits, std::vector<Event>& events);
   void SealFullPages(Sequence& sequence, std::vector<Event>& events);
   void Sample(Sequence& sequence, const float* logits, std::vector<Event>& events);
-  void Erase(Sequence& sequence, std::optional<PageId> quarantine);
+  void Erase(Sequence& sequence, const std::vector<PageId>& quarantine);
 
   const EngineOptions options_;
   model::Executor& executor_;

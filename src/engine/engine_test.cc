@@ -140,6 +140,22 @@ TEST_F(EngineTest, I6_I12_AWrongTagEndsItsOwnRequestAlone) {
   EXPECT_EQ(engine_->counters().tag_failures, 1u);
 }
 
+TEST_F(EngineTest, I12_EveryPageWithAWrongTagIsQuarantined) {
+  const SequenceId victim = Start(Spec(Prompt(2, 70), 30));
+  engine_->Run(victim);
+  StepOnce();
+  StepOnce();
+  std::vector<PageId> pages;
+  for (const uint32_t ordinal : {0U, 2U}) {
+    pages.push_back(engine_->PageAt(victim, ordinal).page);
+    pool_->Payload(pages.back()).data()[-3] ^= std::byte{1};
+  }
+  StepAll();
+  EXPECT_EQ(failed_[victim].code(), absl::StatusCode::kDataLoss);
+  for (const PageId page : pages) EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
+  EXPECT_EQ(engine_->counters().tag_failures, 2u);
+}
+
 TEST_F(EngineTest, I1_WhatCannotRunIsRejectedAndTakesNoPage) {
   auto reason = [&](SequenceSpec spec) {
     auto result = engine_->Start(std::move(spec));

@@ -26,21 +26,21 @@ std::vector<Engine::Slice> Engine::Compose() {
   return slices;
 }
 
-bool Engine::TagsMatch(const Sequence& sequence, uint64_t end_tokens, PageId* wrong) {
+std::vector<PageId> Engine::WrongPages(const Sequence& sequence, uint64_t end_tokens) {
+  std::vector<PageId> wrong;
   const uint64_t pages = pool_.layout().PagesFor(end_tokens);
   for (uint64_t i = 0; i < pages; ++i) {
     const kv::PageHandle& handle = sequence.pages[i];
     ++counters_.tag_checks;
     if (!pool_.TagsMatch(handle.page(), handle.generation())) {
       ++counters_.tag_failures;
-      *wrong = handle.page();
-      return false;
+      wrong.push_back(handle.page());
     }
   }
-  return true;
+  return wrong;
 }
 
-void Engine::Fail(Sequence& sequence, std::optional<PageId> quarantine, absl::Status status, std::vector<Event>& events) {
+void Engine::Fail(Sequence& sequence, const std::vector<PageId>& quarantine, absl::Status status, std::vector<Event>& events) {
   events.push_back(FailedEvent{.sequence = sequence.id, .status = std::move(status)});
   Erase(sequence, quarantine);
 }
@@ -48,11 +48,11 @@ void Engine::Fail(Sequence& sequence, std::optional<PageId> quarantine, absl::St
 void Engine::DropWithWrongTags(std::vector<Slice>& slices, std::vector<Event>& events) {
   for (Slice& slice : slices) {
     if (slice.sequence == nullptr) continue;
-    PageId wrong;
-    if (TagsMatch(*slice.sequence, slice.sequence->covered() + slice.rows, &wrong)) continue;
+    const std::vector<PageId> wrong = WrongPages(*slice.sequence, slice.sequence->covered() + slice.rows);
+    if (wrong.empty()) continue;
     Fail(*slice.sequence, wrong,
          WithFacts(absl::DataLossError(
-                       absl::StrCat("KV page ", wrong.value(), " is not the request's own any more; the request was ended")),
+                       absl::StrCat("KV page ", wrong[0].value(), " is not the request's own any more; the request was ended")),
                    {.code = std::string(error_code::kIntegrity)}),
          events);
     slice.sequence = nullptr;
@@ -95,7 +95,7 @@ void Engine::Step(std::vector<Event>& events) {
   steps_ended_ = steps_started_;
   ++counters_.steps;
   if (!logits.ok()) {
-    for (Slice& slice : slices) Fail(*slice.sequence, std::nullopt, logits.status(), events);
+    for (Slice& slice : slices) Fail(*slice.sequence, {}, logits.status(), events);
     return;
   }
   std::vector<bool> had_logits;
@@ -163,7 +163,7 @@ void Engine::Sample(Sequence& sequence, const float* logits, std::vector<Event>&
   if (!stopped && sequence.generated < sequence.spec.max_output) return;
   events.push_back(FinishedEvent{
       .sequence = sequence.id, .reason = stopped ? FinishReason::kStop : FinishReason::kLength, .generated = sequence.generated});
-  Erase(sequence, std::nullopt);
+  Erase(sequence, {});
 }
 
 }  // namespace cofferdam::engine

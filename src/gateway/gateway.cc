@@ -162,7 +162,8 @@ class Gateway::Impl {
     connections_[id] = connection;
     size_t& counter = full ? refusing_ : served_;
     ++counter;
-    const auto done = [this, id, &counter](std::exception_ptr) {
+    const auto done = [this, id, &counter](const std::exception_ptr& error) {
+      if (error != nullptr) log::error("connection {} ended with an unexpected exception", id);
       asio::post(strand_, [this, id, &counter] {
         --counter;
         connections_.erase(id);

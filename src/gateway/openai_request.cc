@@ -167,9 +167,17 @@ void RefuseUnsupported(Fields& fields) {
       fields.Fail(name, "is not supported yet: log probabilities are not returned");
     }
   }
-  for (const char* name : {"tools", "functions", "grammar", "guided_json", "guided_regex", "guided_grammar", "guided_choice"}) {
+  for (const char* name : {"tools", "functions", "grammar", "guided_json", "guided_regex", "guided_grammar", "guided_choice",
+                           "structured_outputs", "chat_template"}) {
     const Json* value = fields.Find(name);
     if (value != nullptr && !(value->is_array() && value->empty())) fields.Fail(name, "is not supported yet");
+  }
+  for (const char* name : {"use_beam_search", "continue_final_message"}) {
+    if (fields.Bool(name, false)) fields.Fail(name, "is not supported yet");
+  }
+  if (fields.Integer("min_tokens", {0, kMaxTokens}).value_or(0) != 0) fields.Fail("min_tokens", "is not supported yet");
+  if (const Json* choice = fields.Find("tool_choice"); choice != nullptr && *choice != "none" && *choice != "auto") {
+    fields.Fail("tool_choice", "is not supported yet, except 'none' and 'auto'");
   }
   if (const Json* format = fields.Find("response_format"); format != nullptr) {
     const bool text = format->is_object() && format->contains("type") && (*format)["type"] == "text";

@@ -207,7 +207,7 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
       Accept(*request);
     } else if (const auto* fail = std::get_if<handoff::Fail>(&action)) {
       ++counters_.handoffs_failed;
-      request->retry = fail->retry_elsewhere && request->handoffs < kMaxHandoffs && WhyNotReady().empty();
+      request->retry = fail->retry_elsewhere && !request->abandoned && request->handoffs < kMaxHandoffs && WhyNotReady().empty();
       log::info("request {}: handoff failed: {}{}", request->request_id, std::string(fail->status.message()),
                 request->retry ? "; it is tried again" : "");
       if (!request->retry) Finish(*request, fail->status);

@@ -125,7 +125,7 @@ absl::Status DecodeWorker::Judge(const engine::SequenceSpec& spec) {
     return WithFacts(absl::UnavailableError("no prefill worker is ready; try again later"),
                      {.code = std::string(error_code::kNoWorker), .retry_after_s = 1});
   }
-  // The peer would refuse it: so nothing is reserved here in the first place.
+  // No prefill worker promises to hold it: so nothing is reserved here in the first place.
   if (spec.tokens.size() > most_context || spec.max_output > most_context - spec.tokens.size()) {
     return ContextLengthExceeded("prefill worker", spec.tokens.size(), spec.max_output, most_context);
   }

@@ -3,6 +3,7 @@
 #include <sodium.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -18,6 +19,7 @@ namespace {
 // the number of full contexts beyond which more is not taken. `up` runs two workers on one machine.
 constexpr double kMemoryShare = 0.3;
 constexpr uint64_t kContexts = 8;
+constexpr std::chrono::seconds kHungAfter{60};  // far beyond the longest step
 
 uint64_t RandomId() {
   uint64_t id = 0;
@@ -163,12 +165,19 @@ void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics)
   add("kv_pages_sealed_total", Metric::COUNTER, done.pages_sealed, "Pages sealed");
   for (Metric& metric : role_metrics) *info.add_metrics() = std::move(metric);
   MutexLock lock(mutex_);
+  published_ = std::chrono::steady_clock::now();
   info_ = std::move(info);
 }
 
 v1::WorkerInfo WorkerCore::Info() const {
   MutexLock lock(mutex_);
-  return info_;
+  v1::WorkerInfo info = info_;
+  const auto age = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - published_);
+  if (info.ready() && age > kHungAfter) {
+    info.set_ready(false);
+    info.set_not_ready_reason(absl::StrCat("its engine has done nothing for ", age.count(), " s"));
+  }
+  return info;
 }
 
 }  // namespace cofferdam::worker

@@ -84,6 +84,7 @@ class WorkerCore {
 
   mutable Mutex mutex_;
   v1::WorkerInfo info_ CD_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point published_ CD_GUARDED_BY(mutex_);
 };
 
 v1::Metric MakeMetric(std::string name, v1::Metric::Kind kind, double value, std::string help,

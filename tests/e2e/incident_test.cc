@@ -102,9 +102,8 @@ TEST_P(Incident, IsRefusedByDecodeItselfWithTheSameCodeAndNumbers) {
   ExpectTheNextRequestRight();
 }
 
-// The worker whose pool is small refuses; the other one, asked alone, has room and serves.
-TEST_P(Incident, IsRefusedByPrefillItselfWithTheSameCodeAndNumbers) {
-  if (std::string(GetParam().name) != "PrefillPoolIsSmall") GTEST_SKIP() << "prefill has room here";
+// The worker whose pool is small refuses; where decode's is small, prefill, asked alone, has room and computes.
+TEST_P(Incident, IsRefusedByASmallPrefillItselfWithTheSameCodeAndNumbers) {
   ExpectTheNextRequestRight();
   const auto before = Reservations();
   grpc::ClientContext context;
@@ -118,6 +117,13 @@ TEST_P(Incident, IsRefusedByPrefillItselfWithTheSameCodeAndNumbers) {
   open.mutable_open()->mutable_tokens()->Assign(tokens.begin(), tokens.end());
   EXPECT_TRUE(stream->Write(open));
   v1::PrefillEvent event;
+  if (std::string(GetParam().name) == "DecodePoolIsSmall") {
+    EXPECT_TRUE(stream->Read(&event));
+    EXPECT_EQ(event.admitted().pages(), (kPrompt + 15) / 16) << event.DebugString();
+    context.TryCancel();
+    stream->Finish();
+    return ExpectTheNextRequestRight();
+  }
   EXPECT_FALSE(stream->Read(&event)) << event.DebugString();
   const grpc::Status status = stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();

@@ -78,6 +78,12 @@ TEST_F(GatewayTest, NamesTheMessageAtFault) {
       {{{"messages", {good}}, {"tools", {{{"type", "function"}}}}}, "tools"},
       {{{"messages", {good}}, {"response_format", {{"type", "json_object"}}}}, "response_format"},
       {{{"messages", {good}}, {"logprobs", true}}, "logprobs"},
+      {{{"messages", {good}}, {"tool_choice", "required"}}, "tool_choice"},
+      {{{"messages", {good}}, {"min_tokens", 5}}, "min_tokens"},
+      {{{"messages", {good}}, {"use_beam_search", true}}, "use_beam_search"},
+      {{{"messages", {good}}, {"continue_final_message", true}}, "continue_final_message"},
+      {{{"messages", {good}}, {"structured_outputs", {{"json", "{}"}}}}, "structured_outputs"},
+      {{{"messages", {good}}, {"chat_template", "{{ x }}"}}, "chat_template"},
       {{{"messages", {good}}, {"max_tokens", 5}, {"max_completion_tokens", 6}}, "max_completion_tokens"},
   };
   for (const auto& [body, param] : cases) {
@@ -85,6 +91,14 @@ TEST_F(GatewayTest, NamesTheMessageAtFault) {
     EXPECT_EQ(response.status, 400) << body;
     EXPECT_EQ(response.json()["error"]["param"], param) << body << response.body;
   }
+}
+
+TEST_F(GatewayTest, FieldsThatAskForNothingUnusualAreNoReasonToRefuse) {
+  Start();
+  const Json body{
+      {"messages", {Message("user", "x")}}, {"tool_choice", "none"},  {"min_tokens", 0},          {"use_beam_search", false},
+      {"continue_final_message", false},    {"tools", Json::array()}, {"chat_template", nullptr}, {"some_new_field", 1}};
+  EXPECT_EQ(Chat(body).status, 200);
 }
 
 TEST_F(GatewayTest, RefusesBrokenBodies) {
