@@ -64,6 +64,13 @@ class ByHand : public testing::Test {
     return client.Read();
   }
   Response Health() const { return Ask("GET /health HTTP/1.1\r\nHost: test\r\n\r\n"); }
+  std::string Metrics() const { return Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").body; }
+  // Of the decode worker, as the gateway exports it; -1 when it is not there.
+  double DecodeMetric(const std::string& name) const {
+    const std::string text = Metrics();
+    const size_t at = text.find("\ncofferdam:" + name + "{role=\"decode\"");
+    return at == std::string::npos ? -1 : std::atof(text.c_str() + text.find("} ", at) + 2);
+  }
   Response Question() const {
     const Json message{{"role", "user"}, {"content", "The access code of Anna is 7391. What is the access code of Anna?"}};
     return Ask(http::Post("/v1/chat/completions", Json{{"messages", {message}}, {"temperature", 0}}.dump()));
@@ -144,9 +151,10 @@ TEST_F(ByHand, APageThatAnotherSecretSealedIsNeverAdopted) {
   const Response answer = Question();
   EXPECT_EQ(answer.status, 500) << answer.body;
   EXPECT_EQ(answer.json()["error"]["code"], "kv_integrity_violation") << answer.body;
-  const std::string metrics = Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").body;
-  EXPECT_NE(metrics.find("kv_pages_adopted_total{role=\"decode\""), std::string::npos);
-  EXPECT_EQ(metrics.find("state=\"quarantined\"} 1"), std::string::npos) << "bytes that are whole are nobody's fault";
+  // The gateway's copy of the worker's numbers is up to half a second old: the failure must have arrived in it.
+  ASSERT_TRUE(Eventually([&] { return DecodeMetric("handoffs_failed_total") > 0; }));
+  EXPECT_EQ(DecodeMetric("kv_pages_adopted_total"), 0);
+  EXPECT_EQ(Metrics().find("state=\"quarantined\"} 1"), std::string::npos) << "bytes that are whole are nobody's fault";
 }
 
 }  // namespace
