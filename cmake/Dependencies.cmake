@@ -21,13 +21,9 @@ set(llama_flavour release)
 if(COFFERDAM_SANITIZE MATCHES "thread")
   set(llama_flavour tsan)
 endif()
-set(llama_isa native)
-if(COFFERDAM_PORTABLE)
-  set(llama_isa portable)
-endif()
 message(STATUS "llama.cpp: looking for a built copy (the first time it is built, about three minutes)")
 execute_process(
-  COMMAND ${CMAKE_SOURCE_DIR}/scripts/build-llama ${llama_flavour} ${llama_isa} "${COFFERDAM_LLAMA_SOURCE}"
+  COMMAND ${CMAKE_SOURCE_DIR}/scripts/build-llama ${llama_flavour} ${COFFERDAM_ISA} "${COFFERDAM_LLAMA_SOURCE}"
   OUTPUT_VARIABLE llama_root OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE llama_failed)
 if(llama_failed)
   message(FATAL_ERROR "llama.cpp could not be built; what went wrong stands above")

@@ -5,9 +5,7 @@ target_compile_options(cofferdam_flags INTERFACE
   # GCC 12 reports false positives of these two inside libstdc++ and Abseil once inlined.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-restrict>
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety -Werror=thread-safety>)
-if(NOT COFFERDAM_PORTABLE)
-  target_compile_options(cofferdam_flags INTERFACE -march=native)
-endif()
+target_compile_options(cofferdam_flags INTERFACE ${COFFERDAM_ISA_FLAGS})
 set(COFFERDAM_TEST_ENVIRONMENT "")  # of every test
 if(COFFERDAM_SANITIZE)
   target_compile_options(cofferdam_flags INTERFACE -fsanitize=${COFFERDAM_SANITIZE} -g1)

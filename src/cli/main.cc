@@ -128,7 +128,7 @@ int RunGateway(const Flags& flags) {
 int Main(int argc, char** argv) {
   CLI::App app("Cofferdam: an LLM inference server in which one request cannot read another's KV cache.");
   app.require_subcommand(1);
-  app.set_version_flag("--version", COFFERDAM_VERSION);
+  app.set_version_flag("--version", COFFERDAM_VERSION " (" COFFERDAM_ISA ")");
   Flags flags;
   const std::pair<const char*, const char*> commands[] = {
       {"up", "Start gateway, prefill and decode worker on this machine"},

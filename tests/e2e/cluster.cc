@@ -29,9 +29,9 @@ std::string NewFolder() {
   return mkdtemp(pattern.data()) == nullptr ? "" : pattern;
 }
 
-// Starts the built binary; its output goes to `log`, its run folder lies in `folder`.
-pid_t Spawn(std::vector<std::string> arguments, const std::string& folder, const std::string& log) {
-  std::string program = COFFERDAM_BINARY;
+// Starts `program`; its output goes to `log`, its run folder lies in `folder`.
+pid_t Spawn(std::vector<std::string> arguments, const std::string& folder, const std::string& log,
+            std::string program = COFFERDAM_BINARY) {
   std::vector<char*> argv{program.data()};
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -76,9 +76,11 @@ std::optional<std::string> StoriesModel() {
   return std::filesystem::exists(path) ? std::optional(std::move(path)) : std::nullopt;
 }
 
-Ended RunCofferdam(const std::vector<std::string>& arguments) {
+Ended RunCofferdam(const std::vector<std::string>& arguments) { return RunProgram(COFFERDAM_BINARY, arguments); }
+
+Ended RunProgram(const std::string& program, const std::vector<std::string>& arguments) {
   const std::string folder = NewFolder();
-  const pid_t pid = Spawn(arguments, folder, folder + "/log");
+  const pid_t pid = Spawn(arguments, folder, folder + "/log", program);
   Ended ended;
   ended.exit_code = pid < 0 ? -1 : AwaitEnd(pid, 60000ms);
   ended.output = ReadFile(folder + "/log");

@@ -34,6 +34,8 @@ struct Ended {
   std::string output;
 };
 Ended RunCofferdam(const std::vector<std::string>& arguments);
+// The same with another program.
+Ended RunProgram(const std::string& program, const std::vector<std::string>& arguments);
 
 // One process of the built binary, killed with the object. Its output goes to a file.
 class Process {

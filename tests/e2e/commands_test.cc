@@ -29,6 +29,39 @@ TEST(Commands, HelpOfEachNamesItsOptions) {
   EXPECT_EQ(RunCofferdam({"--version"}).exit_code, 0);
 }
 
+// A portable build installs one binary for each instruction-set level and this launcher as `cofferdam`.
+class Launcher : public Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = std::filesystem::temp_directory_path() / "cofferdam-launcher-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    std::filesystem::copy_file(COFFERDAM_LAUNCHER, folder_ / "cofferdam");
+  }
+  void TearDown() override {
+    unsetenv("COFFERDAM_ISA");
+    std::filesystem::remove_all(folder_);
+  }
+  Ended Run() { return RunProgram(folder_ / "cofferdam", {"--version"}); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(Launcher, BecomesTheBinaryBesideItThatThisProcessorRuns) {
+  // Any processor that runs these tests runs the lowest level; a level above it may not even be tried.
+  std::filesystem::create_symlink(COFFERDAM_BINARY, folder_ / "cofferdam-x86-64-v2");
+  EXPECT_EQ(Run().exit_code, 0);
+  EXPECT_EQ(Run().output, RunCofferdam({"--version"}).output);
+}
+
+TEST_F(Launcher, SaysWhyNothingCanBeStarted) {
+  EXPECT_EQ(Run().exit_code, 78);
+  EXPECT_NE(Run().output.find("portable build"), std::string::npos) << Run().output;
+  setenv("COFFERDAM_ISA", "x86-64-v9", 1);
+  EXPECT_EQ(Run().exit_code, 78);
+  EXPECT_NE(Run().output.find("x86-64-v9"), std::string::npos) << Run().output;
+}
+
 TEST(Commands, UnknownOptionsAndCommandsAreRefusedByName) {
   ExpectRefused({"up", "--kv-tokenz", "5"}, {"--kv-tokenz"});
   ExpectRefused({"serve"}, {"serve"});
