@@ -42,6 +42,15 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
   app.add_option("--heartbeat-ms", flags.heartbeat_ms, "A stream between workers that was silent for three of these is closed")
       ->capture_default_str()
       ->check(CLI::Range(50, 60000));
+  app.add_option(
+         "--verify-reads", flags.verify_reads,
+         "What is checked of the pages that a step reads: 'tags' at both ends; 'sampled:N': and the bytes of N sealed pages a "
+         "step, in turn; 'full': and the bytes of every sealed page. There is no off")
+      ->capture_default_str();
+  app.add_option("--scrub-bytes-per-second", flags.scrub_bytes_per_second,
+                 "How fast sealed pages are checked again while they lie in the pool (0: not at all)")
+      ->capture_default_str()
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40));
   app.add_flag("--no-repack", flags.no_repack, "Use the weights as they lie in the file, without a faster private copy");
   app.add_flag("--lifo-pages", flags.lifo_pages, "Reuse pages last-in first-out (for tests: races become likelier)");
 }
@@ -188,6 +197,10 @@ absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, c
   options.local_prefill_tokens = flags.local_prefill_tokens;
   options.transfer_window_bytes = flags.transfer_window_bytes;
   options.heartbeat_ms = flags.heartbeat_ms;
+  auto verify_reads = engine::ParseVerifyReads(flags.verify_reads);
+  if (!verify_reads.ok()) return verify_reads.status();
+  options.verify_reads = *verify_reads;
+  options.scrub_bytes_per_second = flags.scrub_bytes_per_second;
   options.repack = !flags.no_repack;
   options.lifo_pages = flags.lifo_pages;
   return options;

@@ -40,6 +40,8 @@ struct Flags {
   int heartbeat_ms = 1000;
   bool no_repack = false;
   bool lifo_pages = false;
+  std::string verify_reads = "tags";
+  uint64_t scrub_bytes_per_second = uint64_t{16} << 20;
   // Gateway.
   std::string host = "127.0.0.1";
   uint16_t port = 8000;

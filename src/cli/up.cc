@@ -82,6 +82,10 @@ std::vector<std::string> WorkerArguments(const std::string& role, const Flags& f
                                      absl::StrCat(flags.max_num_seqs),
                                      "--max-queue",
                                      absl::StrCat(flags.max_queue),
+                                     "--verify-reads",
+                                     flags.verify_reads,
+                                     "--scrub-bytes-per-second",
+                                     absl::StrCat(flags.scrub_bytes_per_second),
                                      "--heartbeat-ms",
                                      absl::StrCat(flags.heartbeat_ms)};
   if (flags.log_json) arguments.push_back("--log-json");

@@ -83,19 +83,21 @@ void Engine::HoldForTransfer(SequenceId id, uint32_t ordinal) {
   pool_.HoldForTransfer(sequence.pages[ordinal]);
 }
 
-absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Seal& seal) {
+absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Verified& page) {
   Sequence& sequence = Get(id);
   CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(),
            "I4: a page is adopted before its sequence runs");
   CD_CHECK(!sequence.adopted[ordinal].has_value(), "I4: a page is adopted once");
-  ++counters_.tag_checks;
-  absl::Status status = pool_.Adopt(sequence.pages[ordinal], seal);
+  ++counters_.checks[kv::CheckKind::kTags].made;
+  ++sequence.checks[kv::CheckKind::kTags].made;
+  ++sequence.checks[kv::CheckKind::kSeal].made;
+  absl::Status status = pool_.Adopt(sequence.pages[ordinal], page);
   if (!status.ok()) {
-    ++counters_.tag_failures;
+    ++counters_.checks[kv::CheckKind::kTags].failed;
     Erase(sequence, {sequence.pages[ordinal].page()});
     return WithFacts(std::move(status), {.code = std::string(error_code::kIntegrity)});
   }
-  sequence.adopted[ordinal] = seal;
+  sequence.adopted[ordinal] = page.seal();
   ++counters_.pages_adopted;
   return absl::OkStatus();
 }
@@ -116,6 +118,7 @@ void Engine::Run(SequenceId id) {
     CD_CHECK(chain.Append({&*first, count}) == sequence.adopted[i]->identity, "I5: a page is adopted where its own tokens stand");
     if (count < page_tokens) break;
     sequence.chain = chain;
+    sequence.sums.push_back(pool_.RunChecksumsOf(sequence.pages[i]).data());
     ++sequence.sealed_pages;
   }
   CD_CHECK(sequence.covered() < sequence.tokens.size(), "the last token of a prompt is always computed here");

@@ -3,7 +3,8 @@
 // One step runs one batch: a row for every sequence that generates, then chunks of prompts, oldest first. Invariants
 // kept here:
 //   I5   a row runs only when every token before it is covered: computed here, or in a page whose seal was verified;
-//   I6   the tags of every page of the batch are compared before the step and again after it, before sampling;
+//   I6   the tags of every page of the batch are compared before the step and again after it, before sampling, and the
+//        bytes of its sealed pages as VerifyReads says;
 //   I7   a page released while a step could touch it carries that step's epoch;
 //   I12  a sequence whose check fails ends alone: its logits are dropped, the page is quarantined.
 #ifndef COFFERDAM_ENGINE_ENGINE_H_
@@ -22,7 +23,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/strong_id.h"
+#include "engine/verify.h"
 #include "kv/admission.h"
+#include "kv/checks.h"
 #include "kv/pool.h"
 #include "kv/seal.h"
 #include "model/executor.h"
@@ -53,6 +56,7 @@ struct FinishedEvent {
   SequenceId sequence;
   FinishReason reason = FinishReason::kStop;
   uint32_t generated = 0;
+  kv::CheckCounts checks;  // made for this sequence alone
 };
 // A page of a prefill-only sequence, full or the prompt's last, sealed in the step that just ended.
 struct SealedEvent {
@@ -62,10 +66,20 @@ struct SealedEvent {
   Generation generation;
   kv::Seal seal;
 };
+// A page that failed a check.
+struct WrongPage {
+  kv::CheckKind kind = kv::CheckKind::kTags;
+  PageId page;
+  uint32_t ordinal = 0;  // in its sequence
+  Generation expected;   // of the page table
+  Generation found;      // in the pool's record
+  Generation in_memory;  // in the page's head tag
+};
 // The sequence was ended by a failed check or a failed computation; its handles are gone already.
 struct FailedEvent {
   SequenceId sequence;
   absl::Status status;
+  std::vector<WrongPage> wrong;  // quarantined; none when a computation failed
 };
 using Event = std::variant<TokenEvent, FinishedEvent, SealedEvent, FailedEvent>;
 
@@ -74,8 +88,10 @@ struct EngineCounters {
   uint64_t rows = 0;
   uint64_t prefill_tokens = 0;
   uint64_t generated_tokens = 0;
-  uint64_t tag_checks = 0;
-  uint64_t tag_failures = 0;
+  kv::CheckCounts checks;
+  // What the steps that were run must have checked, counted where a batch is made and not where it is checked.
+  uint64_t tag_checks_due = 0;
+  uint64_t payload_checks_due = 0;
   uint64_t pages_adopted = 0;
   uint64_t pages_sealed = 0;
 };
@@ -85,6 +101,7 @@ struct EngineOptions {
   uint64_t context_tokens = 0;
   uint32_t chunk_tokens = 512;   // of prompts, at most, in one step
   uint32_t max_sequences = 256;  // that run at once
+  VerifyReads verify_reads{};
 };
 
 // One thread calls everything. Sequences are named by ids that are never reused; an id that is gone is ignored by
@@ -109,6 +126,7 @@ class Engine {
     PageId page;
     Generation generation;
     std::span<std::byte> payload;
+    operator kv::Arrived() const { return {.page = page, .generation = generation, .payload = payload}; }  // NOLINT: a view of it
   };
   PageView PageAt(SequenceId sequence, uint32_t ordinal);
   void HoldForTransfer(SequenceId sequence, uint32_t ordinal);
@@ -116,12 +134,17 @@ class Engine {
   void EndTransfer(PageId page, Generation generation) { pool_.EndTransfer(page, generation); }
   // I4: joins a verified page to the page table; pages are adopted in any order. DataLoss when the tenure or the tags
   // are wrong: the page is quarantined and the sequence is gone.
-  absl::Status Adopt(SequenceId sequence, uint32_t ordinal, const kv::Seal& seal);
+  absl::Status Adopt(SequenceId sequence, uint32_t ordinal, const kv::Verified& page);
   // I5: lets the sequence run. Tokens in adopted pages, counted from the start without a gap, are not computed again.
   void Run(SequenceId sequence);
 
   // Ends a sequence, in any state; its pages retire. Ids that are gone are ignored.
   void Release(SequenceId sequence);
+
+  // From the next step on.
+  void SetVerifyReads(VerifyReads verify) { options_.verify_reads = verify; }
+  // Checks the bytes of sealed pages that lie there, of at most about `max_bytes`, going on where the last call ended.
+  void Scrub(size_t max_bytes, std::vector<Event>& events);
 
   bool HasWork() const { return !running_.empty(); }
   // Runs one step, when there is work, and appends what came of it. Never fails as a whole: a computation that fails
@@ -148,16 +171,22 @@ class Engine {
 
   Sequence& Get(SequenceId id);
   std::vector<Slice> Compose();
-  std::vector<PageId> WrongPages(const Sequence& sequence, uint64_t end_tokens);
-  void DropWithWrongTags(std::vector<Slice>& slices, std::vector<Event>& events);
-  void Fail(Sequence& sequence, const std::vector<PageId>& quarantine, absl::Status status, std::vector<Event>& events);
+  // Checks (checks.cc). Each appends what is wrong.
+  void CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<WrongPage>& wrong);
+  void CheckPayload(Sequence& sequence, uint32_t ordinal, kv::CheckKind kind, std::vector<WrongPage>& wrong);
+  void CheckBeforeStep(std::vector<Slice>& slices, std::vector<Event>& events);
+  void CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& events);
+  void CountDue(const std::vector<Slice>& slices);
+  void CheckSampledPages(std::vector<Slice>& slices, std::vector<std::vector<WrongPage>>& wrong);
+  WrongPage Describe(const Sequence& sequence, uint32_t ordinal, kv::CheckKind kind) const;
+  void FailOnWrong(Sequence& sequence, std::vector<WrongPage> wrong, std::vector<Event>& events);
   absl::StatusOr<std::span<const float>> Compute(const std::vector<Slice>& slices);
   void Advance(Slice& slice, const float* logits, std::vector<Event>& events);
   void SealFullPages(Sequence& sequence, std::vector<Event>& events);
   void Sample(Sequence& sequence, const float* logits, std::vector<Event>& events);
   void Erase(Sequence& sequence, const std::vector<PageId>& quarantine);
 
-  const EngineOptions options_;
+  EngineOptions options_;
   model::Executor& executor_;
   kv::Pool& pool_;
   kv::Admission admission_;
@@ -169,6 +198,11 @@ class Engine {
   EngineCounters counters_;
   std::vector<model::BatchRow> rows_;
   std::vector<std::span<std::byte* const>> tables_;
+  std::vector<model::SealedSums> sums_;
+  uint64_t next_sampled_ = 0;
+  // Where the scrubber goes on.
+  SequenceId scrub_sequence_;
+  uint32_t scrub_ordinal_ = 0;
 };
 
 }  // namespace cofferdam::engine

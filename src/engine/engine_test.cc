@@ -64,10 +64,19 @@ class EngineTest : public testing::Test {
     engine_->Reclaim();
     for (const Event& event : events) {
       if (const auto* token = std::get_if<TokenEvent>(&event)) tokens_[token->sequence].push_back(token->token);
-      if (const auto* failed = std::get_if<FailedEvent>(&event)) failed_[failed->sequence] = failed->status;
+      Note(event);
       if (const auto* sealed = std::get_if<SealedEvent>(&event)) sealed_[sealed->sequence].push_back(*sealed);
     }
   }
+  void Note(const Event& event) {
+    const auto* failed = std::get_if<FailedEvent>(&event);
+    if (failed == nullptr) return;
+    failed_[failed->sequence] = failed->status;
+    wrong_[failed->sequence] = failed->wrong;
+  }
+  uint64_t Failed(kv::CheckKind kind) const { return engine_->counters().checks[kind].failed; }
+  uint64_t Made(kv::CheckKind kind) const { return engine_->counters().checks[kind].made; }
+  void Flip(PageId page, size_t at) { pool_->Payload(page)[at] ^= std::byte{4}; }
   std::vector<TokenId> Generate(SequenceSpec spec) {
     const SequenceId id = Start(std::move(spec));
     engine_->Run(id);
@@ -82,6 +91,7 @@ class EngineTest : public testing::Test {
   std::unique_ptr<Engine> engine_;
   std::map<SequenceId, std::vector<TokenId>> tokens_;
   std::map<SequenceId, absl::Status> failed_;
+  std::map<SequenceId, std::vector<WrongPage>> wrong_;
   std::map<SequenceId, std::vector<SealedEvent>> sealed_;
 };
 
@@ -112,9 +122,10 @@ TEST_F(EngineTest, I13_AdoptedPagesGiveTheSameAnswerAsComputedOnes) {
     const auto view = engine_->PageAt(sink, page.ordinal);
     const auto bytes = pool_->Payload(page.page);
     std::copy(bytes.begin(), bytes.end(), view.payload.begin());
-    EXPECT_EQ(kv::VerifyArrived(model_->layout(), view.payload, page.seal, identities[page.ordinal], page.ordinal < 4 ? 16 : 5),
-              kv::SealVerdict::kGood);
-    ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, page.seal).ok());
+    const kv::Arrival arrival =
+        kv::VerifyArrived(model_->layout(), view, page.seal, identities[page.ordinal], page.ordinal < 4 ? 16 : 5);
+    ASSERT_TRUE(std::holds_alternative<kv::Verified>(arrival));
+    ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival)).ok());
   }
   engine_->Run(sink);
   StepAll();
@@ -137,7 +148,7 @@ TEST_F(EngineTest, I6_I12_AWrongTagEndsItsOwnRequestAlone) {
   EXPECT_EQ(tokens_[victim].size(), before) << "no token is sampled from a page that failed its check";
   EXPECT_EQ(tokens_[other], expected);
   EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
-  EXPECT_EQ(engine_->counters().tag_failures, 1u);
+  EXPECT_EQ(engine_->counters().checks[kv::CheckKind::kTags].failed, 1u);
 }
 
 TEST_F(EngineTest, I12_EveryPageWithAWrongTagIsQuarantined) {
@@ -153,7 +164,86 @@ TEST_F(EngineTest, I12_EveryPageWithAWrongTagIsQuarantined) {
   StepAll();
   EXPECT_EQ(failed_[victim].code(), absl::StatusCode::kDataLoss);
   for (const PageId page : pages) EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
-  EXPECT_EQ(engine_->counters().tag_failures, 2u);
+  EXPECT_EQ(engine_->counters().checks[kv::CheckKind::kTags].failed, 2u);
+}
+
+TEST_F(EngineTest, I6_FullModeFindsABitFlippedAnywhereInASealedPageBeforeATokenIsSampled) {
+  engine_->SetVerifyReads({.mode = VerifyReads::Mode::kFull});
+  const std::vector<TokenId> expected = Generate(Spec(Prompt(1, 40), 30));
+  EXPECT_EQ(Failed(kv::CheckKind::kPayload), 0u);
+  const size_t bytes = pool_->layout().payload_bytes();
+  // Every run of the page, and its first and last byte.
+  for (size_t at : {size_t{0}, bytes / 5, bytes / 3, bytes / 2, bytes - pool_->layout().run_bytes(), bytes - 1}) {
+    const SequenceId victim = Start(Spec(Prompt(2, 40), 30)), other = Start(Spec(Prompt(1, 40), 30));
+    engine_->Run(victim);
+    engine_->Run(other);
+    StepOnce();
+    const PageId page = engine_->PageAt(victim, 1).page;
+    const size_t before = tokens_[victim].size();
+    Flip(page, at);
+    StepAll();
+    EXPECT_EQ(failed_[victim].code(), absl::StatusCode::kDataLoss) << at;
+    ASSERT_EQ(wrong_[victim].size(), 1u) << at;
+    EXPECT_EQ(wrong_[victim][0].kind, kv::CheckKind::kPayload);
+    EXPECT_EQ(wrong_[victim][0].page, page);
+    EXPECT_EQ(wrong_[victim][0].ordinal, 1u);
+    EXPECT_EQ(tokens_[victim].size(), before) << "no token is sampled from a page that failed its check";
+    EXPECT_EQ(tokens_[other], expected) << "nobody else is disturbed";
+    EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
+  }
+  EXPECT_EQ(Failed(kv::CheckKind::kPayload), 6u);
+}
+
+TEST_F(EngineTest, I6_FullModeChecksAPageThatAPromptsLaterChunkReads) {
+  engine_->SetVerifyReads({.mode = VerifyReads::Mode::kFull});
+  const SequenceId victim = Start(Spec(Prompt(2, 150), 4));
+  engine_->Run(victim);
+  StepOnce();
+  Flip(engine_->PageAt(victim, 2).page, 9);
+  StepOnce();
+  EXPECT_EQ(failed_[victim].code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Made(kv::CheckKind::kPayload), 4u) << "the four pages that the first chunk sealed";
+}
+
+TEST_F(EngineTest, I6_SampledModeChecksItsNumberOfPagesAStepAndComesAroundToAll) {
+  engine_->SetVerifyReads({.mode = VerifyReads::Mode::kSampled, .sampled_pages = 2});
+  const SequenceId victim = Start(Spec(Prompt(2, 90), 60)), other = Start(Spec(Prompt(1, 60), 60));
+  engine_->Run(victim);
+  engine_->Run(other);
+  StepOnce(), StepOnce(), StepOnce();
+  const uint64_t before = Made(kv::CheckKind::kPayload);
+  StepOnce();
+  EXPECT_EQ(Made(kv::CheckKind::kPayload), before + 2);
+  Flip(engine_->PageAt(victim, 3).page, 77);
+  for (int step = 0; step < 6; ++step) StepOnce();
+  EXPECT_EQ(failed_[victim].code(), absl::StatusCode::kDataLoss) << "eight pages are sealed, and two a step are checked";
+  EXPECT_FALSE(failed_.contains(other));
+  StepAll();
+}
+
+TEST_F(EngineTest, I6_TheScrubberComesAroundToEveryPageThatLiesThere) {
+  const SequenceId held = Start({.domain_key = {}, .tokens = Prompt(4, 100), .max_output = 0, .sampling = {}});
+  const SequenceId good = Start({.domain_key = {}, .tokens = Prompt(5, 64), .max_output = 0, .sampling = {}});
+  engine_->Run(held);
+  engine_->Run(good);
+  StepAll();
+  std::vector<Event> events;
+  const size_t page_bytes = pool_->layout().payload_bytes();
+  engine_->Scrub(11 * page_bytes, events);
+  EXPECT_EQ(Made(kv::CheckKind::kScrub), 11u);
+  EXPECT_TRUE(events.empty());
+  const PageId page = engine_->PageAt(held, 6).page;
+  Flip(page, 1);
+  for (int turn = 0; turn < 6; ++turn) engine_->Scrub(2 * page_bytes, events);
+  EXPECT_EQ(Failed(kv::CheckKind::kScrub), 1u);
+  ASSERT_EQ(events.size(), 1u);
+  Note(events[0]);
+  EXPECT_EQ(wrong_[held].at(0).kind, kv::CheckKind::kScrub);
+  EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
+  EXPECT_FALSE(failed_.contains(good));
+  engine_->Release(good);
+  engine_->Scrub(100 * page_bytes, events);
+  EXPECT_EQ(events.size(), 1u) << "nothing is left to scrub";
 }
 
 TEST_F(EngineTest, I1_WhatCannotRunIsRejectedAndTakesNoPage) {

@@ -35,10 +35,12 @@ struct Engine::Sequence {
   // The page table: handles in order, and the payload addresses that the executor reads.
   std::vector<kv::PageHandle> pages;
   std::vector<std::byte*> payloads;
+  std::vector<const uint64_t*> sums;             // run checksums of the sealed pages, [sealed_pages]
   std::vector<std::optional<kv::Seal>> adopted;  // by ordinal
   uint32_t sealed_pages = 0;                     // from the start, without a gap
   kv::IdentityChain chain;                       // stands behind the last sealed page
   std::optional<model::Sampler> sampler;
+  kv::CheckCounts checks;  // made for this sequence
 };
 
 }  // namespace cofferdam::engine

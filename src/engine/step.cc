@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/error.h"
 #include "engine/engine.h"
 #include "engine/sequence.h"
 
@@ -26,46 +24,15 @@ std::vector<Engine::Slice> Engine::Compose() {
   return slices;
 }
 
-std::vector<PageId> Engine::WrongPages(const Sequence& sequence, uint64_t end_tokens) {
-  std::vector<PageId> wrong;
-  const uint64_t pages = pool_.layout().PagesFor(end_tokens);
-  for (uint64_t i = 0; i < pages; ++i) {
-    const kv::PageHandle& handle = sequence.pages[i];
-    ++counters_.tag_checks;
-    if (!pool_.TagsMatch(handle.page(), handle.generation())) {
-      ++counters_.tag_failures;
-      wrong.push_back(handle.page());
-    }
-  }
-  return wrong;
-}
-
-void Engine::Fail(Sequence& sequence, const std::vector<PageId>& quarantine, absl::Status status, std::vector<Event>& events) {
-  events.push_back(FailedEvent{.sequence = sequence.id, .status = std::move(status)});
-  Erase(sequence, quarantine);
-}
-
-void Engine::DropWithWrongTags(std::vector<Slice>& slices, std::vector<Event>& events) {
-  for (Slice& slice : slices) {
-    if (slice.sequence == nullptr) continue;
-    const std::vector<PageId> wrong = WrongPages(*slice.sequence, slice.sequence->covered() + slice.rows);
-    if (wrong.empty()) continue;
-    Fail(*slice.sequence, wrong,
-         WithFacts(absl::DataLossError(
-                       absl::StrCat("KV page ", wrong[0].value(), " is not the request's own any more; the request was ended")),
-                   {.code = std::string(error_code::kIntegrity)}),
-         events);
-    slice.sequence = nullptr;
-  }
-}
-
 absl::StatusOr<std::span<const float>> Engine::Compute(const std::vector<Slice>& slices) {
   rows_.clear();
   tables_.clear();
+  sums_.clear();
   for (const Slice& slice : slices) {
     Sequence& sequence = *slice.sequence;
     const auto table = static_cast<uint32_t>(tables_.size());
     tables_.push_back(sequence.payloads);
+    if (options_.verify_reads.mode == VerifyReads::Mode::kFull) sums_.push_back(sequence.sums);
     const uint64_t first = sequence.covered();
     for (uint64_t position = first; position < first + slice.rows; ++position) {
       const kv::PageHandle& page = sequence.pages[position / pool_.layout().page_tokens()];
@@ -78,14 +45,14 @@ absl::StatusOr<std::span<const float>> Engine::Compute(const std::vector<Slice>&
     }
   }
   counters_.rows += rows_.size();
-  return executor_.Run({.rows = rows_, .tables = tables_});
+  return executor_.Run({.rows = rows_, .tables = tables_, .sums = sums_});
 }
 
 void Engine::Step(std::vector<Event>& events) {
   if (running_.empty()) return;
   ++steps_started_;
   std::vector<Slice> slices = Compose();
-  DropWithWrongTags(slices, events);
+  CheckBeforeStep(slices, events);
   std::erase_if(slices, [](const Slice& slice) { return slice.sequence == nullptr; });
   if (slices.empty()) {
     steps_ended_ = steps_started_;
@@ -95,12 +62,16 @@ void Engine::Step(std::vector<Event>& events) {
   steps_ended_ = steps_started_;
   ++counters_.steps;
   if (!logits.ok()) {
-    for (Slice& slice : slices) Fail(*slice.sequence, {}, logits.status(), events);
+    for (Slice& slice : slices) {
+      events.push_back(FailedEvent{.sequence = slice.sequence->id, .status = logits.status(), .wrong = {}});
+      Erase(*slice.sequence, {});
+    }
     return;
   }
   std::vector<bool> had_logits;
   for (const Slice& slice : slices) had_logits.push_back(slice.wants_logits);
-  DropWithWrongTags(slices, events);
+  CountDue(slices);
+  CheckAfterStep(slices, events);
   const size_t vocabulary = executor_.model().info().vocabulary;
   const float* row = logits->data();
   for (size_t i = 0; i < slices.size(); ++i) {
@@ -136,6 +107,7 @@ void Engine::SealFullPages(Sequence& sequence, std::vector<Event>& events) {
     const kv::Digest128 identity = sequence.chain.Append({sequence.fed.data() + start, count});
     const kv::Seal seal = pool_.SealPage(page, identity, static_cast<uint32_t>(count));
     ++counters_.pages_sealed;
+    sequence.sums.push_back(pool_.RunChecksumsOf(page).data());
     if (!sequence.generates()) {
       events.push_back(SealedEvent{.sequence = sequence.id,
                                    .ordinal = sequence.sealed_pages,
@@ -161,8 +133,10 @@ void Engine::Sample(Sequence& sequence, const float* logits, std::vector<Event>&
   const std::vector<TokenId>& stops = sequence.spec.stop_tokens;
   const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
   if (!stopped && sequence.generated < sequence.spec.max_output) return;
-  events.push_back(FinishedEvent{
-      .sequence = sequence.id, .reason = stopped ? FinishReason::kStop : FinishReason::kLength, .generated = sequence.generated});
+  events.push_back(FinishedEvent{.sequence = sequence.id,
+                                 .reason = stopped ? FinishReason::kStop : FinishReason::kLength,
+                                 .generated = sequence.generated,
+                                 .checks = sequence.checks});
   Erase(sequence, {});
 }
 

@@ -105,15 +105,17 @@ void DecodeHandoff::EndRead(uint32_t ordinal) {
   pages_[ordinal] = PageState::kDone;  // no second read of it, whatever comes
 }
 
-void DecodeHandoff::OnReadDone(uint32_t ordinal, kv::SealVerdict verdict, DecodeActions& actions) {
+void DecodeHandoff::OnReadDone(uint32_t ordinal, const kv::Arrival& arrival, DecodeActions& actions) {
   EndRead(ordinal);
-  if (state_ == State::kRunning && verdict != kv::SealVerdict::kGood) {
-    const std::string reason(ToString(verdict));
+  const auto* verified = std::get_if<kv::Verified>(&arrival);
+  if (state_ == State::kRunning && verified == nullptr) {
+    const std::string reason(ToString(std::get<kv::SealFault>(arrival)));
     FailWith(IntegrityViolation(absl::StrCat("page ", ordinal, " arrived with a bad seal (", reason, ")")), true, actions);
   } else if (state_ == State::kRunning) {
+    CD_CHECK(verified->seal() == seals_[ordinal], "I4: what was verified is what was announced and read");
     IssueReads(actions);  // before Adopt, which may fail
     ++adopted_;
-    actions.push_back(Adopt{.ordinal = ordinal, .seal = seals_[ordinal]});
+    actions.push_back(Adopt{.ordinal = ordinal, .page = *verified});
     if (covered_pages() == pages_.size()) {
       CD_CHECK(reads_out_ == 0 && queue_.empty(), "I5: nothing is out when everything is covered");
       state_ = State::kComplete;

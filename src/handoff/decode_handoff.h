@@ -35,7 +35,7 @@ struct IssueRead {
 // The driver checks tenure and tags, puts the page into the page table, or reports OnAdoptFailed before any other event.
 struct Adopt {
   uint32_t ordinal = 0;
-  kv::Seal seal;
+  kv::Verified page;
 };
 struct CloseStream {};
 // The peer was silent: its connection goes, which completes its reads with an error.
@@ -80,7 +80,7 @@ class DecodeHandoff {
   void OnStreamEnded(const absl::Status& status, DecodeActions& actions);
 
   // The end of a read that was issued, with the verdict on the bytes that arrived.
-  void OnReadDone(uint32_t ordinal, kv::SealVerdict verdict, DecodeActions& actions);
+  void OnReadDone(uint32_t ordinal, const kv::Arrival& arrival, DecodeActions& actions);
   void OnReadFailed(uint32_t ordinal, const absl::Status& status, DecodeActions& actions);
   // The driver could not adopt (a tag was wrong): not the source's fault, and not retried.
   void OnAdoptFailed(const absl::Status& status, DecodeActions& actions);

@@ -9,7 +9,7 @@
 namespace cofferdam::handoff {
 namespace {
 
-using kv::SealVerdict;
+using kv::SealFault;
 using testing::Count;
 using testing::Find;
 using testing::kAttempt;
@@ -38,7 +38,8 @@ class DecodeHandoffTest : public ::testing::Test {
     handoff_.OnAnnounced(attempt, pages, now_, actions_);
   }
   void AnnounceOne(const AnnouncedPage& page) { handoff_.OnAnnounced(kAttempt, {&page, 1}, now_, actions_); }
-  void Done(uint32_t ordinal, SealVerdict verdict = SealVerdict::kGood) { handoff_.OnReadDone(ordinal, verdict, actions_); }
+  void Done(uint32_t ordinal) { Done(ordinal, testing::Good(ordinal, kTokens)); }
+  void Done(uint32_t ordinal, const kv::Arrival& arrival) { handoff_.OnReadDone(ordinal, arrival, actions_); }
   void Pass(milliseconds total, std::optional<uint64_t> steps) {
     for (milliseconds passed{0}; passed < total; passed += milliseconds(50)) {
       now_ += milliseconds(50);
@@ -98,12 +99,12 @@ TEST_F(DecodeHandoffTest, I4_APageIsReadAtMostOnce) {
 }
 
 TEST_F(DecodeHandoffTest, I4_NothingIsAdoptedWhoseBytesWereJudgedBad) {
-  for (SealVerdict verdict : {SealVerdict::kWrongChecksum, SealVerdict::kNotZeroBeyond, SealVerdict::kWrongIdentity}) {
+  for (SealFault fault : {SealFault::kWrongChecksum, SealFault::kNotZeroBeyond, SealFault::kWrongIdentity}) {
     DecodeHandoff handoff(Options(), window_, now_);
     DecodeActions actions;
     const AnnouncedPage page = Page(0, kTokens);
     handoff.OnAnnounced(kAttempt, {&page, 1}, now_, actions);
-    handoff.OnReadDone(0, verdict, actions);
+    handoff.OnReadDone(0, fault, actions);
     EXPECT_EQ(Count<Adopt>(actions), 0u);
     ASSERT_EQ(Count<Fail>(actions), 1u);
     EXPECT_TRUE(Find<Fail>(actions)->retry_elsewhere);
@@ -174,7 +175,7 @@ TEST_F(DecodeHandoffTest, I8_AnEarlierAttemptsWordsDoNotKeepASilentPeerAlive) {
 
 TEST_F(DecodeHandoffTest, H2_NoSuccessOverwritesAFailure) {
   Announce({0, 1, 2});
-  Done(0, SealVerdict::kWrongChecksum);
+  Done(0, SealFault::kWrongChecksum);
   Done(1), Done(2);
   Announce({3, 4});
   handoff_.OnStreamEnded(absl::OkStatus(), actions_);
@@ -314,9 +315,9 @@ TEST_F(DecodeHandoffTest, PagesBeforeTheFirstWantedAreDroppedAndCountAsCovered) 
   EXPECT_EQ(handoff.stale_messages(), 1u);
   EXPECT_EQ(Count<IssueRead>(actions_), 2u);
   EXPECT_EQ(handoff.covered_pages(), 3u);
-  handoff.OnReadDone(3, SealVerdict::kGood, actions_);
+  handoff.OnReadDone(3, testing::Good(3, kTokens), actions_);
   EXPECT_EQ(Count<Complete>(actions_), 0u);
-  handoff.OnReadDone(4, SealVerdict::kGood, actions_);
+  handoff.OnReadDone(4, testing::Good(4, kTokens), actions_);
   EXPECT_EQ(Count<Complete>(actions_), 1u);
 }
 
@@ -363,7 +364,7 @@ TEST_F(DecodeHandoffTest, AfterTheEndEveryEventIsHarmless) {
     for (uint32_t i = 0; complete && i < 5; ++i) {
       const AnnouncedPage page = Page(i, kTokens);
       handoff->OnAnnounced(kAttempt, {&page, 1}, now_, actions);
-      handoff->OnReadDone(i, SealVerdict::kGood, actions);
+      handoff->OnReadDone(i, testing::Good(i, kTokens), actions);
     }
     if (!complete) handoff->OnCancel(actions);
     actions.clear();

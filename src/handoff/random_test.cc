@@ -18,7 +18,7 @@
 namespace cofferdam::handoff {
 namespace {
 
-using kv::SealVerdict;
+using kv::SealFault;
 using testing::kAttempt;
 using testing::kEarlier;
 using testing::kPageBytes;
@@ -226,7 +226,7 @@ class World {
       const bool bad = Fault() || (source_reused_ && Chance(2));
       if (bad) Mark("bits flipped");
       if (!bad) arrived_good_.insert({ordinal, true});
-      decode_->OnReadDone(ordinal, bad ? SealVerdict::kWrongChecksum : SealVerdict::kGood, actions);
+      decode_->OnReadDone(ordinal, bad ? SealFault::kWrongChecksum : testing::Good(ordinal, tokens_), actions);
     }
     Perform(actions);
     PollWindow();

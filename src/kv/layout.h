@@ -19,7 +19,7 @@ inline constexpr size_t kTagBytes = 64;
 inline constexpr uint32_t kTokenBlock = 16;
 inline constexpr uint32_t kMinPageTokens = 16;
 inline constexpr uint32_t kMaxPageTokens = 128;
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
 
 // What a layout is computed from. All counts are those of the model file.
 struct LayoutSpec {
@@ -55,6 +55,9 @@ class Layout {
   // Offsets count from the start of the payload, i.e. behind the head tag.
   size_t KOffset(uint32_t layer, uint32_t head) const { return layer * layer_bytes_ + head * head_bytes_; }
   size_t VOffset(uint32_t layer, uint32_t head) const { return KOffset(layer, head) + k_bytes_; }
+  // A run is all of one (layer, head); together they are the payload, but for the padding at its end.
+  size_t run_bytes() const { return head_bytes_; }
+  size_t runs() const { return size_t{spec_.layers} * spec_.kv_heads; }
   // Of one f16 element in a (layer, head)'s run, in elements from KOffset or VOffset.
   size_t KElement(uint32_t slot, uint32_t dim) const {
     return (slot / kTokenBlock * spec_.head_size_k + dim) * kTokenBlock + slot % kTokenBlock;

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -45,7 +46,12 @@ PageHandle& PageHandle::operator=(PageHandle&& other) noexcept {
 PageHandle::~PageHandle() { CD_CHECK(!held(), "I2: a held page is released, never dropped"); }
 
 Pool::Pool(const Layout& layout, std::span<std::byte> memory, uint64_t boot_id, ReuseOrder order)
-    : layout_(layout), memory_(memory), boot_id_(boot_id), order_(order), pages_(memory.size() / layout.page_bytes()) {
+    : layout_(layout),
+      memory_(memory),
+      boot_id_(boot_id),
+      order_(order),
+      pages_(memory.size() / layout.page_bytes()),
+      run_sums_(pages_.size() * layout.runs()) {
   CD_CHECK(!pages_.empty(), "a pool holds at least one page");
   for (uint32_t i = 0; i < pages_.size(); ++i) free_.push_back(PageId(i));
   counts_.total = pages_.size();
@@ -79,6 +85,12 @@ bool Pool::TagsMatch(PageId page, Generation generation) const {
   const PageTag tag = TagFor(page, generation);
   return std::memcmp(Base(page), &tag, sizeof tag) == 0 &&
          std::memcmp(Base(page) + layout_.page_bytes() - kTagBytes, &tag, sizeof tag) == 0;
+}
+
+Generation Pool::GenerationInMemory(PageId page) const {
+  PageTag tag;
+  std::memcpy(&tag, Base(page), sizeof tag);
+  return Generation(tag.generation);
 }
 
 std::optional<std::vector<PageHandle>> Pool::Reserve(Admitted admitted) {
@@ -124,21 +136,28 @@ Seal Pool::SealPage(const PageHandle& handle, const Digest128& identity, uint32_
   PageRecord& record = Owned(handle);
   CD_CHECK(record.state == PageState::kFilling, "a page is sealed once, after it was filled");
   CD_CHECK(tokens >= 1 && tokens <= layout_.page_tokens(), "a sealed page holds 1 to page_tokens tokens");
-  record.seal =
-      Seal{.identity = identity, .tokens = tokens, .layout_id = layout_.id(), .checksum = PayloadChecksum(Payload(handle.page()))};
+  const std::span<uint64_t> sums = SumsOf(handle.page());
+  RunChecksums(layout_, Payload(handle.page()), sums);
+  record.seal = Seal{.identity = identity,
+                     .tokens = tokens,
+                     .layout_id = layout_.id(),
+                     .checksum = RootChecksum(layout_, Payload(handle.page()), sums)};
   Move(record, PageState::kSealed);
   return record.seal;
 }
 
-absl::Status Pool::Adopt(const PageHandle& handle, const Seal& seal) {
+absl::Status Pool::Adopt(const PageHandle& handle, const Verified& verified) {
   PageRecord& record = Owned(handle);
+  CD_CHECK(verified.page() == handle.page() && verified.generation() == handle.generation(),
+           "I4: what was verified is this page in this tenure");
   CD_CHECK(record.state == PageState::kReserved, "I4: a page is adopted once, before anything else was done with it");
   CD_CHECK(record.transfers == 0, "I4: a page is adopted after its read has ended");
   if (!TagsMatch(handle.page(), handle.generation())) {
     return absl::DataLossError(absl::StrCat("page ", handle.page().value(), ": the tags are not those of its tenure"));
   }
-  record.seal = seal;
-  Move(record, seal.tokens == layout_.page_tokens() ? PageState::kSealed : PageState::kFilling);
+  record.seal = verified.seal();
+  std::ranges::copy(verified.run_checksums(), SumsOf(handle.page()).begin());
+  Move(record, record.seal.tokens == layout_.page_tokens() ? PageState::kSealed : PageState::kFilling);
   return absl::OkStatus();
 }
 
@@ -195,6 +214,17 @@ const Seal& Pool::SealOf(const PageHandle& handle) const {
   const PageRecord& record = Owned(handle);
   CD_CHECK(record.state == PageState::kSealed, "only a sealed page has a seal");
   return record.seal;
+}
+
+std::span<const uint64_t> Pool::RunChecksumsOf(const PageHandle& handle) const {
+  CD_CHECK(Owned(handle).state == PageState::kSealed, "only a sealed page has checksums");
+  return const_cast<Pool*>(this)->SumsOf(handle.page());
+}
+
+bool Pool::PayloadMatches(const PageHandle& handle) const {
+  std::vector<uint64_t> sums(layout_.runs());
+  RunChecksums(layout_, Payload(handle.page()), sums);
+  return RootChecksum(layout_, Payload(handle.page()), sums) == SealOf(handle).checksum;
 }
 
 void Pool::CheckConservation() const {

@@ -118,7 +118,7 @@ class Pool {
   Seal SealPage(const PageHandle& handle, const Digest128& identity, uint32_t tokens);
   // reserved → sealed, or → filling for a partial page that this worker goes on filling: the bytes of a peer, already
   // verified. Checks the tenure and both tags again; returns DataLoss when they are wrong: the caller quarantines the page.
-  absl::Status Adopt(const PageHandle& handle, const Seal& seal);
+  absl::Status Adopt(const PageHandle& handle, const Verified& verified);
 
   // A read into (or out of) the page is outstanding; a held page does not return before the count is zero.
   void HoldForTransfer(const PageHandle& handle);
@@ -136,6 +136,9 @@ class Pool {
   // a page that it holds.
   [[nodiscard]] bool TagsMatch(PageId page, Generation generation) const;
 
+  // What the head tag in memory says, whether it is right or not: for the record of a failed check.
+  Generation GenerationInMemory(PageId page) const;
+
   std::span<std::byte> Payload(PageId page);
   std::span<const std::byte> Payload(PageId page) const;
   size_t PayloadOffset(PageId page) const { return page.value() * layout_.page_bytes() + kTagBytes; }
@@ -143,6 +146,10 @@ class Pool {
   Generation GenerationOf(PageId page) const { return pages_[page.value()].generation; }
   // Sealed pages only.
   const Seal& SealOf(const PageHandle& handle) const;
+  // Of a sealed page, as they were when it was sealed or verified: [layout().runs()]. Stays where it is while the page is sealed.
+  std::span<const uint64_t> RunChecksumsOf(const PageHandle& handle) const;
+  // Whether a sealed page's bytes are still those that were sealed.
+  [[nodiscard]] bool PayloadMatches(const PageHandle& handle) const;
   const PoolCounts& counts() const { return counts_; }
 
   // I9, recounted from the pages themselves. O(pages); production asserts the running counts after every event.
@@ -160,6 +167,7 @@ class Pool {
   PageRecord& Owned(const PageHandle& handle);
   const PageRecord& Owned(const PageHandle& handle) const;
   void Move(PageRecord& record, PageState to);
+  std::span<uint64_t> SumsOf(PageId page) { return std::span(run_sums_).subspan(page.value() * layout_.runs(), layout_.runs()); }
   void WriteTags(PageId page, Generation generation);
   PageTag TagFor(PageId page, Generation generation) const;
   std::byte* Base(PageId page) const { return memory_.data() + page.value() * layout_.page_bytes(); }
@@ -169,6 +177,7 @@ class Pool {
   const uint64_t boot_id_;
   const ReuseOrder order_;
   std::vector<PageRecord> pages_;
+  std::vector<uint64_t> run_sums_;  // [pages][runs]
   std::deque<PageId> free_;
   std::deque<PageId> retired_;
   uint64_t next_generation_ = 1;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -24,6 +25,14 @@ class PoolTest : public testing::Test {
   }
   void GiveBack(std::vector<PageHandle> handles, uint64_t epoch) {
     for (PageHandle& handle : handles) pool_.Release(std::move(handle), StepEpoch(epoch));
+  }
+  // A peer's full page of `fill` comes to lie in the page, and is found good.
+  Verified Arrive(const PageHandle& handle, std::byte fill = std::byte{7}) {
+    const std::span<std::byte> payload = pool_.Payload(handle.page());
+    std::ranges::fill(payload, fill);
+    const Seal seal{.tokens = 16, .layout_id = layout_.id(), .checksum = PayloadChecksum(layout_, payload)};
+    return std::get<Verified>(VerifyArrived(layout_, {.page = handle.page(), .generation = handle.generation(), .payload = payload},
+                                            seal, seal.identity, 16));
   }
   uint64_t In(PageState state) const { return pool_.counts().by_state[static_cast<size_t>(state)]; }
 
@@ -102,18 +111,49 @@ TEST_F(PoolTest, I7_AReleasedPageWaitsForTheStepAndTheTransferAndIsZeroed) {
 
 TEST_F(PoolTest, I4_AdoptionChecksTheTagsAgain) {
   auto handles = Take(2);
-  const Seal seal{.tokens = 16};
-  EXPECT_TRUE(pool_.Adopt(handles[0], seal).ok());
+  const std::vector<Verified> verified{Arrive(handles[0]), Arrive(handles[1])};
+  EXPECT_TRUE(pool_.Adopt(handles[0], verified[0]).ok());
   EXPECT_EQ(pool_.StateOf(handles[0].page()), PageState::kSealed);
   pool_.Payload(handles[1].page()).data()[-5] ^= std::byte{1};
-  EXPECT_EQ(pool_.Adopt(handles[1], seal).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(pool_.Adopt(handles[1], verified[1]).code(), absl::StatusCode::kDataLoss);
   pool_.Quarantine(std::move(handles[1]));
   EXPECT_EQ(In(PageState::kQuarantined), 1u);
   EXPECT_EQ(admission_.context_tokens(pool_.counts()), 7u * 16) << "I11: quarantined pages are lost capacity";
   pool_.Release(std::move(handles[0]), StepEpoch(0));
 }
 
+TEST_F(PoolTest, I6_ASealedPagesBytesAreComparedWithTheSealOfTheirTenure) {
+  auto handles = Take(2);
+  ASSERT_TRUE(pool_.Adopt(handles[0], Arrive(handles[0])).ok());
+  pool_.MarkFilling(handles[1]);
+  std::ranges::fill(pool_.Payload(handles[1].page()), std::byte{9});
+  (void)pool_.SealPage(handles[1], {}, 16);
+  for (PageHandle& handle : handles) {
+    const std::span<std::byte> payload = pool_.Payload(handle.page());
+    EXPECT_TRUE(pool_.PayloadMatches(handle));
+    for (size_t i = 0; i < layout_.runs(); ++i) {
+      EXPECT_EQ(pool_.RunChecksumsOf(handle)[i], RunChecksum(payload.subspan(i * layout_.run_bytes(), layout_.run_bytes())));
+    }
+    payload[payload.size() / 2] ^= std::byte{1};
+    EXPECT_FALSE(pool_.PayloadMatches(handle));
+    pool_.Release(std::move(handle), StepEpoch(0));
+  }
+}
+
 using PoolDeathTest = PoolTest;
+TEST_F(PoolDeathTest, I4_WhatWasVerifiedForAnotherPageOrTenureIsNotAdopted) {
+  auto handles = Take(2);
+  const Verified other = Arrive(handles[1]);
+  EXPECT_DEATH((void)pool_.Adopt(handles[0], other), "I4");
+  pool_.Release(std::move(handles[1]), StepEpoch(0));
+  pool_.Reclaim(StepEpoch(0));
+  auto again = Take(1);
+  ASSERT_EQ(again[0].page(), other.page());
+  EXPECT_DEATH((void)pool_.Adopt(again[0], other), "I4");
+  pool_.Release(std::move(again[0]), StepEpoch(0));
+  pool_.Release(std::move(handles[0]), StepEpoch(0));
+}
+
 TEST_F(PoolDeathTest, I2_ADroppedTenureAndASecondSealEndTheProcess) {
   EXPECT_DEATH(
       {

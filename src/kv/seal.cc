@@ -1,11 +1,10 @@
 #include "kv/seal.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "kv/checks.h"
 
 namespace cofferdam::kv {
 namespace {
@@ -68,8 +67,6 @@ std::vector<Digest128> PageIdentities(const Key& domain_key, const Layout& layou
   return identities;
 }
 
-uint64_t PayloadChecksum(std::span<const std::byte> payload) { return XXH3_64bits(payload.data(), payload.size()); }
-
 void ZeroBeyond(const Layout& layout, std::span<std::byte> payload, uint32_t tokens) {
   CD_CHECK(payload.size() == layout.payload_bytes() && tokens <= layout.page_tokens(), "a payload has its layout's size");
   ForEachRunBeyond(layout, tokens, [&](size_t offset, size_t bytes) { std::memset(payload.data() + offset, 0, bytes); });
@@ -82,32 +79,50 @@ bool IsZeroBeyond(const Layout& layout, std::span<const std::byte> payload, uint
   return zero;
 }
 
-std::string_view ToString(SealVerdict verdict) {
-  switch (verdict) {
-    case SealVerdict::kGood:
-      return "good";
-    case SealVerdict::kWrongLayout:
+std::string_view ToString(CheckKind kind) {
+  switch (kind) {
+    case CheckKind::kTags:
+      return "tags";
+    case CheckKind::kSeal:
+      return "seal";
+    case CheckKind::kPayload:
+      return "payload";
+    case CheckKind::kScrub:
+      return "scrub";
+    case CheckKind::kContent:
+      return "content";
+  }
+  return "unknown";
+}
+
+std::string_view ToString(SealFault fault) {
+  switch (fault) {
+    case SealFault::kWrongLayout:
       return "wrong_layout";
-    case SealVerdict::kWrongIdentity:
+    case SealFault::kWrongIdentity:
       return "wrong_identity";
-    case SealVerdict::kWrongCount:
+    case SealFault::kWrongCount:
       return "wrong_count";
-    case SealVerdict::kWrongChecksum:
+    case SealFault::kWrongChecksum:
       return "wrong_checksum";
-    case SealVerdict::kNotZeroBeyond:
+    case SealFault::kNotZeroBeyond:
       return "not_zero_beyond";
   }
   return "unknown";
 }
 
-SealVerdict VerifyArrived(const Layout& layout, std::span<const std::byte> payload, const Seal& seal,
-                          const Digest128& expected_identity, uint32_t expected_tokens) {
-  if (seal.layout_id != layout.id()) return SealVerdict::kWrongLayout;
-  if (seal.identity != expected_identity) return SealVerdict::kWrongIdentity;
-  if (seal.tokens != expected_tokens) return SealVerdict::kWrongCount;
-  if (PayloadChecksum(payload) != seal.checksum) return SealVerdict::kWrongChecksum;
-  if (expected_tokens < layout.page_tokens() && !IsZeroBeyond(layout, payload, expected_tokens)) return SealVerdict::kNotZeroBeyond;
-  return SealVerdict::kGood;
+Arrival VerifyArrived(const Layout& layout, const Arrived& arrived, const Seal& seal, const Digest128& expected_identity,
+                      uint32_t expected_tokens) {
+  if (seal.layout_id != layout.id()) return SealFault::kWrongLayout;
+  if (seal.identity != expected_identity) return SealFault::kWrongIdentity;
+  if (seal.tokens != expected_tokens) return SealFault::kWrongCount;
+  std::vector<uint64_t> sums(layout.runs());
+  RunChecksums(layout, arrived.payload, sums);
+  if (RootChecksum(layout, arrived.payload, sums) != seal.checksum) return SealFault::kWrongChecksum;
+  if (expected_tokens < layout.page_tokens() && !IsZeroBeyond(layout, arrived.payload, expected_tokens)) {
+    return SealFault::kNotZeroBeyond;
+  }
+  return Verified(arrived, seal, std::move(sums));
 }
 
 }  // namespace cofferdam::kv

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/strong_id.h"
@@ -18,7 +20,7 @@ struct Seal {
   Digest128 identity{};
   uint32_t tokens = 0;  // valid tokens in the page, 1 to page_tokens
   Digest128 layout_id{};
-  uint64_t checksum = 0;  // XXH3-64 over the whole payload
+  uint64_t checksum = 0;  // PayloadChecksum
 
   friend bool operator==(const Seal&, const Seal&) = default;
 };
@@ -40,20 +42,54 @@ class IdentityChain {
 // The identities of all pages of `tokens`, the last one partial where the count says so.
 std::vector<Digest128> PageIdentities(const Key& domain_key, const Layout& layout, std::span<const TokenId> tokens);
 
-uint64_t PayloadChecksum(std::span<const std::byte> payload);
+// The checksum of a payload has two levels: XXH3-64 of every run (one layer and head), and XXH3-64 over those, seeded
+// with that of the padding. So a read can check the runs that it reads, while they are in the cache.
+uint64_t RunChecksum(std::span<const std::byte> run);
+// REQUIRES: payload.size() == layout.payload_bytes(), sums.size() == layout.runs().
+void RunChecksums(const Layout& layout, std::span<const std::byte> payload, std::span<uint64_t> sums);
+uint64_t RootChecksum(const Layout& layout, std::span<const std::byte> payload, std::span<const uint64_t> sums);
+uint64_t PayloadChecksum(const Layout& layout, std::span<const std::byte> payload);
 
 // Zeroes what no token of the page's first `tokens` owns. REQUIRES: payload.size() == layout.payload_bytes().
 void ZeroBeyond(const Layout& layout, std::span<std::byte> payload, uint32_t tokens);
 // True when every position past the first `tokens` is zero: a stale NaN times zero is NaN.
 bool IsZeroBeyond(const Layout& layout, std::span<const std::byte> payload, uint32_t tokens);
 
-// Why an arrived page is not what was asked for; kGood is the only one to adopt.
-enum class SealVerdict { kGood, kWrongLayout, kWrongIdentity, kWrongCount, kWrongChecksum, kNotZeroBeyond };
-std::string_view ToString(SealVerdict verdict);
+// Where a peer's bytes have come to lie: the reader's own page, in the tenure it was read for.
+struct Arrived {
+  PageId page;
+  Generation generation;
+  std::span<const std::byte> payload;
+};
+
+// Why an arrived page is not what was asked for.
+enum class SealFault { kWrongLayout, kWrongIdentity, kWrongCount, kWrongChecksum, kNotZeroBeyond };
+std::string_view ToString(SealFault fault);
+
+class Verified;
+using Arrival = std::variant<Verified, SealFault>;
 
 // Judges the bytes that arrived (never the source's) against the seal, and the seal against what the reader expects.
-[[nodiscard]] SealVerdict VerifyArrived(const Layout& layout, std::span<const std::byte> payload, const Seal& seal,
-                                        const Digest128& expected_identity, uint32_t expected_tokens);
+[[nodiscard]] Arrival VerifyArrived(const Layout& layout, const Arrived& arrived, const Seal& seal,
+                                    const Digest128& expected_identity, uint32_t expected_tokens);
+
+// The right to adopt one page in one tenure (I4): VerifyArrived alone makes it, from the bytes that lie there.
+class Verified {
+ public:
+  PageId page() const { return page_; }
+  Generation generation() const { return generation_; }
+  const Seal& seal() const { return seal_; }
+  std::span<const uint64_t> run_checksums() const { return sums_; }
+
+ private:
+  friend Arrival VerifyArrived(const Layout&, const Arrived&, const Seal&, const Digest128&, uint32_t);
+  Verified(const Arrived& arrived, const Seal& seal, std::vector<uint64_t> sums)
+      : page_(arrived.page), generation_(arrived.generation), seal_(seal), sums_(std::move(sums)) {}
+  PageId page_;
+  Generation generation_;
+  Seal seal_;
+  std::vector<uint64_t> sums_;
+};
 
 }  // namespace cofferdam::kv
 

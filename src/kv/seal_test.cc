@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
 #include <random>
 
 namespace cofferdam::kv {
@@ -15,9 +17,15 @@ class SealTest : public testing::Test {
     for (auto& token : tokens_) token = static_cast<TokenId>(random() % 1000);
     identity_ = PageIdentities(key_, layout_, tokens_)[1];
     ZeroBeyond(layout_, payload_, 8);
-    seal_ = {.identity = identity_, .tokens = 8, .layout_id = layout_.id(), .checksum = PayloadChecksum(payload_)};
+    seal_ = {.identity = identity_, .tokens = 8, .layout_id = layout_.id(), .checksum = PayloadChecksum(layout_, payload_)};
   }
-  SealVerdict Verify() const { return VerifyArrived(layout_, payload_, seal_, identity_, 8); }
+  // None: the page is good.
+  std::optional<SealFault> Fault() const {
+    const Arrival arrival =
+        VerifyArrived(layout_, {.page = PageId(3), .generation = Generation(5), .payload = payload_}, seal_, identity_, 8);
+    if (std::holds_alternative<Verified>(arrival)) return std::nullopt;
+    return std::get<SealFault>(arrival);
+  }
 
   Layout layout_ = *Layout::Make(
       {.model_hash = "m", .rope_settings = "", .layers = 2, .kv_heads = 2, .head_size_k = 8, .head_size_v = 8, .page_tokens = 32});
@@ -28,34 +36,54 @@ class SealTest : public testing::Test {
   Seal seal_;
 };
 
-TEST_F(SealTest, AGoodPageIsGood) { EXPECT_EQ(Verify(), SealVerdict::kGood); }
+TEST_F(SealTest, AGoodPageIsGood) { EXPECT_EQ(Fault(), std::nullopt); }
 
 TEST_F(SealTest, AnyFlippedBitShows) {
   for (size_t at = 0; at < payload_.size(); at += 7) {
     payload_[at] ^= std::byte{4};
-    EXPECT_EQ(Verify(), SealVerdict::kWrongChecksum) << at;
+    EXPECT_EQ(Fault(), SealFault::kWrongChecksum) << at;
     payload_[at] ^= std::byte{4};
   }
+}
+
+TEST_F(SealTest, I4_WhatWasVerifiedNamesThePageItsTenureAndItsRuns) {
+  const Arrival arrival =
+      VerifyArrived(layout_, {.page = PageId(3), .generation = Generation(5), .payload = payload_}, seal_, identity_, 8);
+  const auto& verified = std::get<Verified>(arrival);
+  EXPECT_EQ(verified.page(), PageId(3));
+  EXPECT_EQ(verified.generation(), Generation(5));
+  EXPECT_EQ(verified.seal(), seal_);
+  ASSERT_EQ(verified.run_checksums().size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(verified.run_checksums()[i], RunChecksum(std::span(payload_).subspan(i * layout_.run_bytes(), layout_.run_bytes())));
+  }
+}
+
+TEST_F(SealTest, RunsThatChangePlacesShow) {
+  const size_t bytes = layout_.run_bytes();
+  std::swap_ranges(payload_.begin(), payload_.begin() + static_cast<ptrdiff_t>(bytes),
+                   payload_.begin() + static_cast<ptrdiff_t>(bytes));
+  EXPECT_EQ(Fault(), SealFault::kWrongChecksum);
 }
 
 TEST_F(SealTest, EveryFieldOfTheSealIsJudged) {
   const Seal good = seal_;
   seal_.identity[3] ^= 1;
-  EXPECT_EQ(Verify(), SealVerdict::kWrongIdentity);
+  EXPECT_EQ(Fault(), SealFault::kWrongIdentity);
   seal_ = good;
   seal_.layout_id[0] ^= 1;
-  EXPECT_EQ(Verify(), SealVerdict::kWrongLayout);
+  EXPECT_EQ(Fault(), SealFault::kWrongLayout);
   seal_ = good;
   seal_.tokens = 9;
-  EXPECT_EQ(Verify(), SealVerdict::kWrongCount);
+  EXPECT_EQ(Fault(), SealFault::kWrongCount);
 }
 
 TEST_F(SealTest, StaleBytesPastTheLastTokenAreRefusedEvenWithARightChecksum) {
   for (size_t at = 0; at < payload_.size(); ++at) {
     if (payload_[at] != std::byte{0}) continue;
     payload_[at] = std::byte{1};
-    seal_.checksum = PayloadChecksum(payload_);
-    ASSERT_EQ(Verify(), SealVerdict::kNotZeroBeyond) << at;
+    seal_.checksum = PayloadChecksum(layout_, payload_);
+    ASSERT_EQ(Fault(), SealFault::kNotZeroBeyond) << at;
     payload_[at] = std::byte{0};
   }
 }

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kv/layout.h"
+#include "kv/seal.h"
 
 namespace cofferdam::model {
 namespace {
@@ -81,7 +82,12 @@ AttentionScratch::AttentionScratch(uint32_t head_size)
   aligned_ = memory_.data() + (64 - start % 64) % 64 / sizeof(float);
 }
 
+void RunChecker::Check(const std::byte* payload) {
+  if (kv::RunChecksum({payload + offset_, bytes_}) != sums_[next_][run_]) found_wrong_ = true;
+}
+
 void internal::LocateBlock(const KvRun& run, uint32_t first, uint32_t tokens, Block* block) {
+  if (run.checker != nullptr) run.checker->CheckThrough(run.pages, (first + tokens - 1) / run.page_tokens);
   uint32_t page = first / run.page_tokens, slot = first % run.page_tokens;
   for (uint32_t g = 0; g * kGroup < tokens; ++g) {
     const std::byte* payload = run.pages[page];

@@ -17,6 +17,28 @@ inline constexpr uint32_t kBlockTokens = 128;  // of one step of the online soft
 inline constexpr uint32_t kTileQueries = 16;   // that share loads of K and V
 inline constexpr uint32_t kMaxAttentionHeadSize = 512;
 
+// Compares the bytes of sealed pages with their run checksums, each page once, just before attention reads them: they
+// are in the cache then. Of one (sequence, layer, KV head) and one thread.
+class RunChecker {
+ public:
+  // `sums[p]` are the run checksums of page p, of which `run` is this one's; the run's bytes start at `offset` of a payload.
+  RunChecker(std::span<const uint64_t* const> sums, size_t run, size_t offset, size_t bytes)
+      : sums_(sums), run_(run), offset_(offset), bytes_(bytes) {}
+  // Before pages up to `last` are read.
+  void CheckThrough(std::byte* const* pages, uint32_t last) {
+    for (; next_ <= last && next_ < sums_.size(); ++next_) Check(pages[next_]);
+  }
+  bool found_wrong() const { return found_wrong_; }
+
+ private:
+  void Check(const std::byte* payload);
+
+  std::span<const uint64_t* const> sums_;
+  size_t run_, offset_, bytes_;
+  uint32_t next_ = 0;
+  bool found_wrong_ = false;
+};
+
 // K and V of one (sequence, layer, KV head): page p holds positions p * page_tokens and on. Offsets count from a page's
 // payload, as kv::Layout::KOffset and VOffset give them. Views only.
 struct KvRun {
@@ -24,6 +46,7 @@ struct KvRun {
   size_t k_offset = 0, v_offset = 0;
   uint32_t page_tokens = 0;
   uint32_t head_size = 0;
+  RunChecker* checker = nullptr;  // null: nothing is checked
 };
 
 // One head of one row. q and out are [head_size] f32 and must not overlap any other query's out.

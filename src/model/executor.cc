@@ -187,6 +187,8 @@ absl::StatusOr<std::span<const float>> Executor::Run(const Batch& batch) {
   return std::span<const float>(static_cast<const float*>((*graph)->logits->data), size_t{outputs} * s.model->info().vocabulary);
 }
 
+bool Executor::ReadWrongBytes(uint32_t table) const { return state_->step.ReadWrongBytes(table); }
+
 absl::Status Executor::SelfTest() { return RunSelfTest(*this, state_->options.max_rows); }
 
 }  // namespace cofferdam::model

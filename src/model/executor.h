@@ -23,11 +23,17 @@ struct BatchRow {
   bool wants_logits = false;
 };
 
+// The sealed pages of one table whose bytes are to be checked as they are read: run checksums of page j at [j], each
+// [layout runs], as kv::RunChecksums gives them. Pages past the end are not sealed, and not checked.
+using SealedSums = std::span<const uint64_t* const>;
+
 // Views; the caller keeps what they show alive and unchanged until Run returns.
 struct Batch {
   std::span<const BatchRow> rows;
   // tables[i][j]: payload (behind the head tag) of page j of sequence i, 64-byte aligned.
   std::span<const std::span<std::byte* const>> tables;
+  // Empty: nothing is checked. Else one entry a table.
+  std::span<const SealedSums> sums{};
 };
 
 struct ExecutorOptions {
@@ -56,6 +62,8 @@ class Executor {
   // vocabulary, a table or page is missing, or positions do not follow each other. Internal: the computation failed,
   // and the rows' slots hold anything.
   absl::StatusOr<std::span<const float>> Run(const Batch& batch);
+  // Whether the last Run read bytes of `table` that are not those of its checksums (Batch::sums).
+  bool ReadWrongBytes(uint32_t table) const;
 
   // Non-interference (I13), shown on the real weights and on pages of its own: the bits of a row's logits are compared
   // alone, in batches of several sizes, and with the prompt cut into chunks. FailedPrecondition names the case in which

@@ -41,6 +41,12 @@ absl::Status ValidateBatch(const Batch& batch, const Hparams& hparams, uint32_t 
       if (page == nullptr) return absl::InvalidArgumentError(absl::StrCat("table ", t, " holds a null page"));
     }
   }
+  if (batch.sums.empty()) return absl::OkStatus();
+  if (batch.sums.size() != batch.tables.size()) return absl::InvalidArgumentError("checksums for some of the tables only");
+  for (size_t t = 0; t < batch.tables.size(); ++t) {
+    if (batch.sums[t].size() > batch.tables[t].size())
+      return absl::InvalidArgumentError(absl::StrCat("table ", t, " has more checksums than pages"));
+  }
   return absl::OkStatus();
 }
 
@@ -65,6 +71,8 @@ void Step::Begin(const Batch& batch, uint32_t padded_rows, uint32_t padded_outpu
   all_items_ = MakeItems(all_rows_);
   output_items_ = MakeItems(output_rows_);
   for (uint32_t layer = 0; layer < hparams_.layers; ++layer) next_item_[layer].store(0, std::memory_order_relaxed);
+  while (wrong_.size() < batch.tables.size()) wrong_.emplace_back(false);
+  for (std::atomic<bool>& wrong : wrong_) wrong.store(false, std::memory_order_relaxed);
 }
 
 std::vector<AttentionItem> Step::MakeItems(std::span<const uint32_t> rows) const {
@@ -83,7 +91,8 @@ std::vector<AttentionItem> Step::MakeItems(std::span<const uint32_t> rows) const
                          .first_head = kv_head * group_ + head,
                          .heads = std::min(heads, group_ - head),
                          .first = first,
-                         .rows = count});
+                         .rows = count,
+                         .first_of_run = head == 0 && (first == 0 || batch_.rows[rows[first - 1]].table != table)});
       }
       first += count;
     }
@@ -128,6 +137,14 @@ void Step::AttendItem(const AttentionItem& item, std::span<const uint32_t> rows,
   Attend(run, scale, std::span<const Query>(queries, count), scratch);
 }
 
+void Step::AttendChecked(uint32_t layer, const AttentionItem& item, std::span<const uint32_t> rows, KvRun run,
+                         const AttentionInput& input, AttentionScratch& scratch) {
+  RunChecker checker(batch_.sums[item.table], size_t{layer} * hparams_.kv_heads + item.kv_head, run.k_offset, layout_.run_bytes());
+  run.checker = &checker;
+  AttendItem(item, rows, run, input, scratch);
+  if (checker.found_wrong()) wrong_[item.table].store(true, std::memory_order_relaxed);
+}
+
 void Step::AttendLayer(uint32_t layer, bool outputs_only, const AttentionInput& input, int thread) {
   const auto& items = outputs_only ? output_items_ : all_items_;
   const auto& rows = outputs_only ? output_rows_ : all_rows_;
@@ -141,7 +158,12 @@ void Step::AttendLayer(uint32_t layer, bool outputs_only, const AttentionInput& 
     const uint32_t next = next_item_[layer].fetch_add(1, std::memory_order_relaxed);
     if (next >= items.size()) return;
     const AttentionItem& item = items[next];
-    AttendItem(item, rows, RunOf(layer, item.kv_head, item.table), input, scratch);
+    const KvRun run = RunOf(layer, item.kv_head, item.table);
+    if (item.first_of_run && !batch_.sums.empty()) {
+      AttendChecked(layer, item, rows, run, input, scratch);
+    } else {
+      AttendItem(item, rows, run, input, scratch);
+    }
   }
 }
 

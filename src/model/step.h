@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,6 +23,7 @@ struct AttentionItem {
   uint32_t kv_head = 0;
   uint32_t first_head = 0, heads = 0;
   uint32_t first = 0, rows = 0;  // a range of Step's list of rows, below
+  bool first_of_run = false;     // of all that read this table and KV head: the one that checks what it reads
 };
 
 // Owned by the executor and filled anew for every step. While a graph runs, its threads read it, and only take items
@@ -36,6 +38,8 @@ class Step {
   uint32_t padded_rows() const { return padded_rows_; }
   uint32_t padded_outputs() const { return padded_outputs_; }
   uint32_t real_outputs() const { return static_cast<uint32_t>(output_rows_.size()); }
+  // After the graph has run: whether a table's bytes were not those of its checksums.
+  bool ReadWrongBytes(uint32_t table) const { return table < wrong_.size() && wrong_[table].load(std::memory_order_relaxed); }
   // Batch row of output i; padding repeats the last.
   uint32_t OutputRow(uint32_t i) const { return output_rows_[i < output_rows_.size() ? i : output_rows_.size() - 1]; }
 
@@ -58,6 +62,9 @@ class Step {
   std::vector<AttentionItem> MakeItems(std::span<const uint32_t> rows) const;
   void AttendItem(const AttentionItem& item, std::span<const uint32_t> rows, const KvRun& run, const AttentionInput& input,
                   AttentionScratch& scratch) const;
+  // The same, and checks the sealed pages' bytes as they are read.
+  void AttendChecked(uint32_t layer, const AttentionItem& item, std::span<const uint32_t> rows, KvRun run,
+                     const AttentionInput& input, AttentionScratch& scratch);
 
   const Hparams& hparams_;
   const kv::Layout& layout_;
@@ -68,6 +75,7 @@ class Step {
   std::vector<AttentionItem> all_items_, output_items_;
   std::unique_ptr<std::atomic<uint32_t>[]> next_item_;  // [layers]
   std::vector<AttentionScratch> scratch_;               // [threads]
+  std::deque<std::atomic<bool>> wrong_;                 // [tables] of the batch, at least
 };
 
 // Errors: InvalidArgument, as Executor::Run says.

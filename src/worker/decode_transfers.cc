@@ -136,29 +136,32 @@ void DecodeWorker::IssueRead(Request& request, const handoff::IssueRead& read) {
   const uint64_t serial = request.handoff_attempt.counter;
   // The completion verifies on the fabric's thread, on the bytes that arrived, while the transfer count is held.
   request.reader->Read({.region = read.page.source.region, .source_offset = read.page.source.offset, .destination = view.payload},
-                       [this, id, serial, read, view](absl::Status status) {
-                         const kv::SealVerdict verdict = status.ok()
-                                                             ? kv::VerifyArrived(core_->layout(), view.payload, read.page.seal,
-                                                                                 read.expected_identity, read.expected_tokens)
-                                                             : kv::SealVerdict::kWrongChecksum;
-                         loop_.Post([this, id, serial, ordinal = read.page.ordinal, page = view.page, generation = view.generation,
-                                     status, verdict] { OnRead(id, serial, ordinal, page, generation, status, verdict); });
+                       [this, id, serial, read, at = kv::Arrived(view)](absl::Status status) {
+                         absl::StatusOr<kv::Arrival> arrival =
+                             status.ok() ? absl::StatusOr<kv::Arrival>(kv::VerifyArrived(
+                                               core_->layout(), at, read.page.seal, read.expected_identity, read.expected_tokens))
+                                         : std::move(status);
+                         loop_.Post([this, id, serial, ordinal = read.page.ordinal, at, arrival = std::move(arrival)] {
+                           OnRead(id, serial, ordinal, at, arrival);
+                         });
                        });
 }
 
-void DecodeWorker::OnRead(RequestId id, uint64_t serial, uint32_t ordinal, PageId page, Generation generation,
-                          const absl::Status& status, kv::SealVerdict verdict) {
-  core_->engine().EndTransfer(page, generation);
+void DecodeWorker::OnRead(RequestId id, uint64_t serial, uint32_t ordinal, const kv::Arrived& at,
+                          const absl::StatusOr<kv::Arrival>& arrival) {
+  core_->engine().EndTransfer(at.page, at.generation);
   Request* request = FindHandoff(id, serial);
   CD_CHECK(request != nullptr, "I4: a handoff outlives its own reads");
   handoff::DecodeActions actions;
-  if (!status.ok()) {
+  if (!arrival.ok()) {
     ++counters_.reads_failed;
-    request->handoff->OnReadFailed(ordinal, status, actions);
+    request->handoff->OnReadFailed(ordinal, arrival.status(), actions);
   } else {
     counters_.read_bytes += core_->layout().payload_bytes();
-    if (verdict != kv::SealVerdict::kGood) ++counters_.seal_failures;
-    request->handoff->OnReadDone(ordinal, verdict, actions);
+    kv::CheckCounts::Count& seals = core_->checks()[kv::CheckKind::kSeal];
+    ++seals.made;
+    if (std::holds_alternative<kv::SealFault>(*arrival)) ++seals.failed;
+    request->handoff->OnReadDone(ordinal, *arrival, actions);
   }
   Act(id, std::move(actions));
   OfferWindow();
@@ -183,7 +186,7 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
     if (const auto* read = std::get_if<handoff::IssueRead>(&action)) {
       IssueRead(*request, *read);
     } else if (const auto* adopt = std::get_if<handoff::Adopt>(&action)) {
-      absl::Status status = core_->engine().Adopt(*request->sequence, adopt->ordinal, adopt->seal);
+      absl::Status status = core_->engine().Adopt(*request->sequence, adopt->ordinal, adopt->page);
       if (!status.ok()) {
         // The engine has let the sequence go and has quarantined the page.
         log::error("request {}: {}", request->request_id, std::string(status.message()));

@@ -32,7 +32,7 @@ DecodeWorker::DecodeWorker(std::unique_ptr<WorkerCore> core)
       // The cap leaves room for one more peer than a single hung one takes.
       all_peers_(core_->options().transfer_window_bytes *
                  std::max<size_t>(1, std::min<size_t>(2, core_->options().prefill_addresses.size()))),
-      loop_(core_->engine(), *this),
+      loop_(core_->engine(), *this, core_->options().scrub_bytes_per_second),
       heartbeats_(std::chrono::milliseconds(core_->options().heartbeat_ms)) {
   for (const std::string& address : core_->options().prefill_addresses) {
     peers_.push_back(std::make_shared<PrefillPeer>(address, core_->layout(), core_->options().transfer_window_bytes, &all_peers_));
@@ -286,7 +286,6 @@ void DecodeWorker::Publish() {
   counter("transfer_reads_total", counters_.reads, "Pages read from peers");
   counter("transfer_read_failures_total", counters_.reads_failed, "Reads that failed");
   counter("transfer_read_bytes_total", counters_.read_bytes, "Bytes read from peers");
-  counter("seal_failures_total", counters_.seal_failures, "Pages that arrived with a bad seal");
   counter("stale_messages_total", counters_.stale_messages, "Messages of another attempt, dropped");
   size_t in_flight = 0, most = 0;
   for (const std::shared_ptr<PrefillPeer>& peer : peers_) {

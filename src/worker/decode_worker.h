@@ -88,8 +88,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   // Carries actions out; may erase the request.
   void Act(RequestId id, handoff::DecodeActions actions);
   void IssueRead(Request& request, const handoff::IssueRead& read);
-  void OnRead(RequestId id, uint64_t serial, uint32_t ordinal, PageId page, Generation generation, const absl::Status& status,
-              kv::SealVerdict verdict);
+  void OnRead(RequestId id, uint64_t serial, uint32_t ordinal, const kv::Arrived& at, const absl::StatusOr<kv::Arrival>& arrival);
   void OfferWindow();
   void OnReleased(Request& request);
 
@@ -116,7 +115,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   struct Counters {
     uint64_t requests = 0, rejected = 0, cancelled = 0, local_prefills = 0;
     uint64_t handoffs = 0, handoffs_completed = 0, handoffs_failed = 0, handoff_retries = 0;
-    uint64_t reads = 0, reads_failed = 0, read_bytes = 0, seal_failures = 0, stale_messages = 0;
+    uint64_t reads = 0, reads_failed = 0, read_bytes = 0, stale_messages = 0;
   } counters_;
   Mutex calls_mutex_;
   CondVar calls_changed_;

@@ -28,7 +28,9 @@ class LoopClient {
 class EngineLoop {
  public:
   // `engine` is not owned; `client` neither. Both outlive Stop.
-  EngineLoop(engine::Engine& engine, LoopClient& client) : engine_(engine), client_(client) {}
+  // `scrub_bytes_per_second`: how fast sealed pages are checked again while they lie there; 0: not at all.
+  EngineLoop(engine::Engine& engine, LoopClient& client, uint64_t scrub_bytes_per_second)
+      : engine_(engine), client_(client), scrub_bytes_per_second_(scrub_bytes_per_second) {}
   ~EngineLoop() { Stop(); }
 
   void Start();
@@ -41,10 +43,13 @@ class EngineLoop {
 
  private:
   void Main();
+  void Scrub(std::vector<engine::Event>& events);
   std::deque<std::function<void()>> Take(bool wait);
 
   engine::Engine& engine_;
   LoopClient& client_;
+  const uint64_t scrub_bytes_per_second_;
+  Clock::time_point scrubbed_ = Clock::now();
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ CD_GUARDED_BY(mutex_);

@@ -23,7 +23,7 @@ constexpr int kStalledBeats = 60;  // pages that are held for so long without be
 
 PrefillWorker::PrefillWorker(std::unique_ptr<WorkerCore> core)
     : core_(std::move(core)),
-      loop_(core_->engine(), *this),
+      loop_(core_->engine(), *this, core_->options().scrub_bytes_per_second),
       heartbeats_(std::chrono::milliseconds(core_->options().heartbeat_ms)) {}
 
 absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Create(std::unique_ptr<WorkerCore> core) {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "text/model_hash.h"
@@ -103,7 +105,8 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
   core->engine_ = std::make_unique<engine::Engine>(engine::EngineOptions{.role = absl::StrCat(options.role, " worker"),
                                                                          .context_tokens = core->context_tokens_,
                                                                          .chunk_tokens = options.chunk_tokens,
-                                                                         .max_sequences = options.max_sequences},
+                                                                         .max_sequences = options.max_sequences,
+                                                                         .verify_reads = options.verify_reads},
                                                    *core->executor_, *core->pool_);
   core->LogWhatWasMeasured();
   core->Publish(0, {});
@@ -117,8 +120,30 @@ void WorkerCore::LogWhatWasMeasured() const {
   log::info("KV pool: {} tokens in {} pages of {} tokens ({} MiB); context {} tokens", pages_ * layout().page_tokens(), pages_,
             layout().page_tokens(), (pages_ * layout().page_bytes()) >> 20, context_tokens_);
   log::info("layout {}: {}", kv::Hex(layout().id()), layout().Describe());
-  log::info("checks: tags before and after every step, seals on every arriving page, zeroing at reuse{}",
-            options_.self_test ? ", non-interference self-test passed" : " (self-test was switched off)");
+  log::info("checks: {}{}", absl::StrJoin(ChecksThatAreOn(), ", "),
+            options_.self_test ? "; the self-test of non-interference passed" : "; the self-test was switched off");
+}
+
+std::vector<std::string> WorkerCore::ChecksThatAreOn() const {
+  std::vector<std::string> checks{"tags", "seals", "zeroing"};
+  if (options_.verify_reads.mode != engine::VerifyReads::Mode::kTags)
+    checks.push_back(absl::StrCat("payload=", engine::ToString(options_.verify_reads)));
+  if (options_.scrub_bytes_per_second > 0) checks.push_back(absl::StrCat("scrub=", options_.scrub_bytes_per_second, "B/s"));
+  if (options_.self_test) checks.emplace_back("non_interference");
+  return checks;
+}
+
+std::string WorkerCore::WhichCheckIsSilent(const kv::CheckCounts& made) const {
+  const engine::EngineCounters& done = engine_->counters();
+  const std::tuple<kv::CheckKind, uint64_t> due[] = {{kv::CheckKind::kTags, done.tag_checks_due},
+                                                     {kv::CheckKind::kPayload, done.payload_checks_due},
+                                                     {kv::CheckKind::kSeal, done.pages_adopted}};
+  for (const auto& [kind, at_least] : due) {
+    if (made[kind].made >= at_least) continue;
+    return absl::StrCat("the check of ", std::string(kv::ToString(kind)), " is configured and does not run: ", made[kind].made,
+                        " made, ", at_least, " due");
+  }
+  return {};
 }
 
 void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics) {
@@ -134,11 +159,16 @@ void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics)
   info.set_kv_tokens(counts.usable() * layout().page_tokens());
   info.set_context_tokens(engine_->context_tokens());
   info.set_page_tokens(layout().page_tokens());
-  for (const char* check : {"tags", "seals", "zeroing"}) info.add_checks(check);
-  if (options_.self_test) info.add_checks("non_interference");
+  for (std::string& check : ChecksThatAreOn()) info.add_checks(std::move(check));
   // Lost pages may make the context shorter than what was promised at start: then this worker is not ready.
   info.set_ready(engine_->context_tokens() >= context_tokens_);
   if (!info.ready()) info.set_not_ready_reason("quarantined pages leave less than the context");
+  kv::CheckCounts checks = done.checks;
+  checks += checks_;
+  if (std::string silent = WhichCheckIsSilent(checks); !silent.empty()) {
+    info.set_ready(false);
+    info.set_not_ready_reason(std::move(silent));
+  }
   info.set_steps(done.steps);
   info.set_running(static_cast<uint32_t>(engine_->sequences()));
   info.set_waiting(waiting);
@@ -159,8 +189,13 @@ void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics)
   add("engine_rows_total", Metric::COUNTER, done.rows, "Rows computed");
   add("prompt_tokens_total", Metric::COUNTER, done.prefill_tokens, "Prompt tokens computed");
   add("generation_tokens_total", Metric::COUNTER, done.generated_tokens, "Tokens generated");
-  add("tag_checks_total", Metric::COUNTER, done.tag_checks, "Page tags compared");
-  add("tag_check_failures_total", Metric::COUNTER, done.tag_failures, "Page tags that were wrong");
+  for (const kv::CheckKind kind : kv::kAllCheckKinds) {
+    const std::string name(kv::ToString(kind));
+    *info.add_metrics() = MakeMetric("checks_total", Metric::COUNTER, static_cast<double>(checks[kind].made),
+                                     "Integrity checks made, in pages, by kind", {{"kind", name}});
+    *info.add_metrics() = MakeMetric("checks_failed_total", Metric::COUNTER, static_cast<double>(checks[kind].failed),
+                                     "Integrity checks that failed, in pages, by kind", {{"kind", name}});
+  }
   add("kv_pages_adopted_total", Metric::COUNTER, done.pages_adopted, "Pages adopted from a peer");
   add("kv_pages_sealed_total", Metric::COUNTER, done.pages_sealed, "Pages sealed");
   for (Metric& metric : role_metrics) *info.add_metrics() = std::move(metric);

@@ -37,6 +37,8 @@ struct WorkerOptions {
   uint32_t max_queue = 1024;                        // requests that wait for pages
   uint32_t local_prefill_tokens = 0;                // decode: prompts with a shorter rest are computed here; 0: one page
   size_t transfer_window_bytes = size_t{32} << 20;  // decode: of reads in flight, per peer
+  engine::VerifyReads verify_reads{};
+  uint64_t scrub_bytes_per_second = uint64_t{16} << 20;  // 0: nothing is scrubbed
   bool repack = true;
   bool self_test = true;
   bool lifo_pages = false;  // reuse pages last-in first-out, which makes races likelier; for tests
@@ -60,6 +62,8 @@ class WorkerCore {
   // The engine's thread only, once the loop runs.
   engine::Engine& engine() { return *engine_; }
   kv::Pool& pool() { return *pool_; }
+  // Checks that are made outside of the engine; added to the engine's own when they are published.
+  kv::CheckCounts& checks() { return checks_; }
 
   // Publishes what Info answers with; the engine's thread calls it every turn. Cheap when nothing changed.
   void Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics);
@@ -70,6 +74,10 @@ class WorkerCore {
   WorkerCore() = default;
   absl::Status SizePool();
   void LogWhatWasMeasured() const;
+  // The checks that are on, by name.
+  std::vector<std::string> ChecksThatAreOn() const;
+  // Names the check that is configured and did not run; empty when all did.
+  std::string WhichCheckIsSilent(const kv::CheckCounts& made) const;
 
   WorkerOptions options_;
   std::string model_hash_;
@@ -81,6 +89,7 @@ class WorkerCore {
   std::unique_ptr<kv::Pool> pool_;
   std::unique_ptr<model::Executor> executor_;
   std::unique_ptr<engine::Engine> engine_;
+  kv::CheckCounts checks_;
 
   mutable Mutex mutex_;
   v1::WorkerInfo info_ CD_GUARDED_BY(mutex_);

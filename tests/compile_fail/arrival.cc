@@ -4,24 +4,33 @@
 
 namespace cofferdam::handoff {
 
-bool Good(const kv::Layout& layout, std::span<const std::byte> payload, const IssueRead& read) {
-  return kv::VerifyArrived(layout, payload, read.page.seal, read.expected_identity, read.expected_tokens) == kv::SealVerdict::kGood;
+kv::Arrival Judge(const kv::Layout& layout, const kv::Arrived& at, const IssueRead& read) {
+  return kv::VerifyArrived(layout, at, read.page.seal, read.expected_identity, read.expected_tokens);
 }
-void Done(DecodeHandoff& handoff, kv::SealVerdict verdict, DecodeActions& actions) { handoff.OnReadDone(0, verdict, actions); }
+void Done(DecodeHandoff& handoff, const kv::Arrival& arrival, DecodeActions& actions) { handoff.OnReadDone(0, arrival, actions); }
 
-#ifdef MUST_FAIL_verdict_ignored  // ignoring return(ed)? value .*(VerifyArrived|SealVerdict)
-void VerdictIgnored(const kv::Layout& layout, std::span<const std::byte> payload, const IssueRead& read) {
-  kv::VerifyArrived(layout, payload, read.page.seal, read.expected_identity, read.expected_tokens);
+#ifdef MUST_FAIL_verdict_ignored  // ignoring return(ed)? value .*(VerifyArrived|variant)
+void VerdictIgnored(const kv::Layout& layout, const kv::Arrived& at, const IssueRead& read) {
+  kv::VerifyArrived(layout, at, read.page.seal, read.expected_identity, read.expected_tokens);
 }
 #endif
-#ifdef MUST_FAIL_verdict_is_no_truth  // could not convert .*SealVerdict.* to 'bool'|not contextually convertible
-int VerdictIsNoTruth(kv::SealVerdict verdict) {
-  if (verdict) return 1;
+#ifdef MUST_FAIL_verdict_is_no_truth  // could not convert .* to 'bool'|not contextually convertible
+int VerdictIsNoTruth(const kv::Arrival& arrival) {
+  if (arrival) return 1;
   return 0;
 }
 #endif
-#ifdef MUST_FAIL_truth_is_no_verdict  // cannot convert 'bool' to .*SealVerdict|no known conversion|cannot initialize
+#ifdef MUST_FAIL_truth_is_no_verdict  // cannot convert 'bool' to|no known conversion|cannot initialize|invalid initialization
 void TruthIsNoVerdict(DecodeHandoff& handoff, DecodeActions& actions) { handoff.OnReadDone(0, true, actions); }
+#endif
+#ifdef MUST_FAIL_verified_by_hand  // is private within this context|private constructor
+kv::Verified VerifiedByHand(const kv::Arrived& at, const kv::Seal& seal) { return kv::Verified(at, seal, {}); }
+#endif
+#ifdef MUST_FAIL_verified_out_of_nothing  // could not convert|no matching function|no default constructor|no matching constructor
+kv::Verified VerifiedOutOfNothing() { return {}; }
+#endif
+#ifdef MUST_FAIL_verified_moved_to_another_page  // is private within this context|private member
+void VerifiedMovedToAnotherPage(kv::Verified& verified) { verified.page_ = PageId(9); }
 #endif
 #ifdef MUST_FAIL_read_done_without_verdict  // no matching function|too few arguments
 void ReadDoneWithoutVerdict(DecodeHandoff& handoff, DecodeActions& actions) { handoff.OnReadDone(0, actions); }

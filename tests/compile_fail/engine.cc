@@ -39,7 +39,13 @@ auto ReserveBehindTheEngine(const Engine& engine, kv::Admitted admitted) { retur
 void SealBehindTheEngine(const Engine& engine, const kv::PageHandle& handle) { engine.pool().MarkFilling(handle); }
 #endif
 #ifdef MUST_FAIL_adoption_ignored  // ignoring return(ed)? value
-void AdoptionIgnored(Engine& engine, const kv::Seal& seal) { engine.Adopt(SequenceId(7), 0, seal); }
+void AdoptionIgnored(Engine& engine, const kv::Verified& page) { engine.Adopt(SequenceId(7), 0, page); }
+#endif
+#ifdef MUST_FAIL_adopted_unverified  // cannot convert|no known conversion|no viable conversion|could not convert
+absl::Status AdoptedUnverified(Engine& engine, const kv::Seal& seal) { return engine.Adopt(SequenceId(7), 0, seal); }
+#endif
+#ifdef MUST_FAIL_arrival_adopted_unread  // cannot convert|no known conversion|no viable conversion|could not convert
+absl::Status ArrivalAdoptedUnread(Engine& engine, const kv::Arrival& arrival) { return engine.Adopt(SequenceId(7), 0, arrival); }
 #endif
 #ifdef MUST_FAIL_start_ignored  // ignoring return value
 void StartIgnored(Engine& engine, SequenceSpec spec) { engine.Start(std::move(spec)); }

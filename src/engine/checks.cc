@@ -1,0 +1,143 @@
+// The checks of what a step reads (I6), and what happens when one fails (I12).
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/sequence.h"
+
+namespace cofferdam::engine {
+
+using kv::CheckKind;
+
+WrongPage Engine::Describe(const Sequence& sequence, uint32_t ordinal, CheckKind kind) const {
+  const kv::PageHandle& handle = sequence.pages[ordinal];
+  return {.kind = kind,
+          .page = handle.page(),
+          .ordinal = ordinal,
+          .expected = handle.generation(),
+          .found = pool_.GenerationOf(handle.page()),
+          .in_memory = pool_.GenerationInMemory(handle.page())};
+}
+
+void Engine::CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<WrongPage>& wrong) {
+  const auto pages = static_cast<uint32_t>(pool_.layout().PagesFor(end_tokens));
+  for (uint32_t i = 0; i < pages; ++i) {
+    const kv::PageHandle& handle = sequence.pages[i];
+    if (pool_.TagsMatch(handle.page(), handle.generation())) continue;
+    ++counters_.checks[CheckKind::kTags].failed;
+    wrong.push_back(Describe(sequence, i, CheckKind::kTags));
+  }
+  counters_.checks[CheckKind::kTags].made += pages;
+  sequence.checks[CheckKind::kTags].made += pages;
+}
+
+void Engine::CheckPayload(Sequence& sequence, uint32_t ordinal, CheckKind kind, std::vector<WrongPage>& wrong) {
+  ++counters_.checks[kind].made;
+  ++sequence.checks[kind].made;
+  if (pool_.PayloadMatches(sequence.pages[ordinal])) return;
+  ++counters_.checks[kind].failed;
+  wrong.push_back(Describe(sequence, ordinal, kind));
+}
+
+void Engine::FailOnWrong(Sequence& sequence, std::vector<WrongPage> wrong, std::vector<Event>& events) {
+  std::vector<PageId> quarantine;
+  for (const WrongPage& page : wrong) quarantine.push_back(page.page);
+  const char* what = wrong[0].kind == CheckKind::kTags ? "is not the request's own any more"
+                                                       : "does not hold the bytes any more that it was sealed with";
+  absl::Status status =
+      WithFacts(absl::DataLossError(absl::StrCat("KV page ", wrong[0].page.value(), " ", what, "; the request was ended")),
+                {.code = std::string(error_code::kIntegrity)});
+  events.push_back(FailedEvent{.sequence = sequence.id, .status = std::move(status), .wrong = std::move(wrong)});
+  Erase(sequence, quarantine);
+}
+
+void Engine::CountDue(const std::vector<Slice>& slices) {
+  uint64_t pages = 0, sealed = 0;
+  for (const Slice& slice : slices) {
+    pages += pool_.layout().PagesFor(slice.sequence->covered() + slice.rows);
+    sealed += slice.sequence->sealed_pages;
+  }
+  counters_.tag_checks_due += 2 * pages;
+  const VerifyReads& verify = options_.verify_reads;
+  if (verify.mode == VerifyReads::Mode::kSampled) counters_.payload_checks_due += std::min<uint64_t>(verify.sampled_pages, sealed);
+  if (verify.mode == VerifyReads::Mode::kFull) counters_.payload_checks_due += sealed;
+}
+
+void Engine::CheckBeforeStep(std::vector<Slice>& slices, std::vector<Event>& events) {
+  for (Slice& slice : slices) {
+    std::vector<WrongPage> wrong;
+    CheckTags(*slice.sequence, slice.sequence->covered() + slice.rows, wrong);
+    if (wrong.empty()) continue;
+    FailOnWrong(*slice.sequence, std::move(wrong), events);
+    slice.sequence = nullptr;
+  }
+}
+
+void Engine::CheckSampledPages(std::vector<Slice>& slices, std::vector<std::vector<WrongPage>>& wrong) {
+  uint64_t sealed = 0;
+  for (const Slice& slice : slices) sealed += slice.sequence->sealed_pages;
+  const uint64_t count = std::min<uint64_t>(options_.verify_reads.sampled_pages, sealed);
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t at = next_sampled_++ % sealed;
+    size_t slice = 0;
+    while (at >= slices[slice].sequence->sealed_pages) at -= slices[slice++].sequence->sealed_pages;
+    CheckPayload(*slices[slice].sequence, static_cast<uint32_t>(at), CheckKind::kPayload, wrong[slice]);
+  }
+}
+
+void Engine::CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& events) {
+  // By slice: what is wrong with its sequence, whatever check found it.
+  std::vector<std::vector<WrongPage>> wrong(slices.size());
+  if (options_.verify_reads.mode == VerifyReads::Mode::kSampled) CheckSampledPages(slices, wrong);
+  for (size_t i = 0; i < slices.size(); ++i) {
+    Sequence& sequence = *slices[i].sequence;
+    CheckTags(sequence, sequence.covered() + slices[i].rows, wrong[i]);
+    if (options_.verify_reads.mode != VerifyReads::Mode::kFull) continue;
+    counters_.checks[CheckKind::kPayload].made += sequence.sealed_pages;
+    sequence.checks[CheckKind::kPayload].made += sequence.sealed_pages;
+    if (!executor_.ReadWrongBytes(static_cast<uint32_t>(i))) continue;
+    // Attention says only that something was wrong; which pages it is, is found out here.
+    const size_t before = wrong[i].size();
+    for (uint32_t page = 0; page < sequence.sealed_pages; ++page) {
+      if (!pool_.PayloadMatches(sequence.pages[page])) wrong[i].push_back(Describe(sequence, page, CheckKind::kPayload));
+    }
+    // A fault that has passed by now was read all the same. No page can be blamed, so all are.
+    for (uint32_t page = 0; wrong[i].size() == before && page < sequence.sealed_pages; ++page) {
+      wrong[i].push_back(Describe(sequence, page, CheckKind::kPayload));
+    }
+    counters_.checks[CheckKind::kPayload].failed += wrong[i].size() - before;
+  }
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (wrong[i].empty()) continue;
+    FailOnWrong(*slices[i].sequence, std::move(wrong[i]), events);
+    slices[i].sequence = nullptr;
+  }
+}
+
+void Engine::Scrub(size_t max_bytes, std::vector<Event>& events) {
+  const size_t page_bytes = pool_.layout().payload_bytes();
+  size_t left = max_bytes / page_bytes;
+  // At most once around.
+  for (size_t sequences = sequences_.size() + 1; left > 0 && sequences > 0; --sequences) {
+    auto found = sequences_.lower_bound(scrub_sequence_);
+    if (found == sequences_.end()) found = sequences_.begin();
+    if (found == sequences_.end()) return;
+    Sequence& sequence = *found->second;
+    if (sequence.id != scrub_sequence_) scrub_ordinal_ = 0;
+    scrub_sequence_ = sequence.id;
+    std::vector<WrongPage> wrong;
+    for (; left > 0 && scrub_ordinal_ < sequence.sealed_pages; --left)
+      CheckPayload(sequence, scrub_ordinal_++, CheckKind::kScrub, wrong);
+    if (scrub_ordinal_ >= sequence.sealed_pages) {
+      scrub_sequence_ = SequenceId(sequence.id.value() + 1);
+      scrub_ordinal_ = 0;
+    }
+    if (!wrong.empty()) FailOnWrong(sequence, std::move(wrong), events);
+  }
+}
+
+}  // namespace cofferdam::engine
