@@ -27,7 +27,9 @@ void Engine::CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<Wron
   const auto pages = static_cast<uint32_t>(pool_.layout().PagesFor(end_tokens));
   for (uint32_t i = 0; i < pages; ++i) {
     const kv::PageHandle& handle = sequence.pages[i];
-    if (pool_.TagsMatch(handle.page(), handle.generation())) continue;
+    // Attention reads through the payload's address: that, too, must be this page's.
+    const bool own = sequence.payloads[i] == pool_.Payload(handle.page()).data();
+    if (own && pool_.TagsMatch(handle.page(), handle.generation())) continue;
     ++counters_.checks[CheckKind::kTags].failed;
     wrong.push_back(Describe(sequence, i, CheckKind::kTags));
   }

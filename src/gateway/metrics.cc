@@ -13,11 +13,12 @@ namespace {
 
 constexpr size_t kMaxWorkerMetrics = 4096;  // of one worker
 constexpr size_t kMaxCodes = 128;
+constexpr int kMaxBuckets = 64;
 
 // One metric of all workers: Prometheus wants its samples together.
 struct Family {
   std::string help;
-  bool counter = false;
+  std::string type;
   std::string samples;
 };
 
@@ -50,27 +51,50 @@ std::string Value(double value) {
 }
 
 void Head(std::string_view name, std::string_view type, std::string_view help, std::string& out) {
-  absl::StrAppend(&out, "# HELP cofferdam:", std::string(name), " ", Escape(help), "\n# TYPE cofferdam:", std::string(name), " ",
+  absl::StrAppend(&out, "# HELP cofferdam_", std::string(name), " ", Escape(help), "\n# TYPE cofferdam_", std::string(name), " ",
                   std::string(type), "\n");
 }
 
 void Single(std::string_view name, std::string_view type, std::string_view help, uint64_t value, std::string& out) {
   Head(name, type, help, out);
-  absl::StrAppend(&out, "cofferdam:", std::string(name), " ", value, "\n");
+  absl::StrAppend(&out, "cofferdam_", std::string(name), " ", value, "\n");
 }
 
 std::string WorkerLabels(const WorkerMetrics& worker) {
   return absl::StrCat("role=\"", Escape(worker.role), "\",worker=\"", Escape(worker.address), "\"");
 }
 
-void AddSample(std::map<std::string, Family>& families, const std::string& name, const std::string& help, bool counter,
-               const std::string& labels, double value) {
+Family& FamilyOf(std::map<std::string, Family>& families, const std::string& name, const std::string& help, const char* type) {
   Family& family = families[name];
   if (family.samples.empty()) {
     family.help = help;
-    family.counter = counter;
+    family.type = type;
   }
-  absl::StrAppend(&family.samples, "cofferdam:", name, "{", labels, "} ", Value(value), "\n");
+  return family;
+}
+
+// Wrong counts of a worker are dropped: a reader of histograms would stumble over them.
+void AddHistogram(std::map<std::string, Family>& families, const std::string& name, const std::string& labels,
+                  const v1::Metric& metric) {
+  const auto& bounds = metric.bucket_bounds();
+  const auto& counts = metric.bucket_counts();
+  if (bounds.size() > kMaxBuckets || counts.size() != bounds.size() + 1 || !std::ranges::is_sorted(bounds) ||
+      !std::ranges::is_sorted(counts)) {
+    return;
+  }
+  std::string& samples = FamilyOf(families, name, metric.help(), "histogram").samples;
+  for (int i = 0; i < counts.size(); ++i) {
+    absl::StrAppend(&samples, "cofferdam_", name, "_bucket{", labels, ",le=\"", i < bounds.size() ? Value(bounds[i]) : "+Inf",
+                    "\"} ", counts[i], "\n");
+  }
+  absl::StrAppend(&samples, "cofferdam_", name, "_sum{", labels, "} ", Value(metric.value()), "\ncofferdam_", name, "_count{",
+                  labels, "} ", *counts.rbegin(), "\n");
+}
+
+void AddSample(std::map<std::string, Family>& families, const std::string& name, const std::string& help, bool counter,
+               const std::string& labels, double value) {
+  Family& family = FamilyOf(families, name, help, counter ? "counter" : "gauge");
+  absl::StrAppend(&family.samples, "cofferdam_", name, "{", labels, "} ", Value(value), "\n");
 }
 
 // `own` is the text of the gateway's own metrics: a worker's metric of the same name is another family.
@@ -97,10 +121,14 @@ void AddWorker(std::map<std::string, Family>& families, const WorkerMetrics& wor
       good = good && IsName(metric.label_names(i)) && metric.label_names(i) != "role" && metric.label_names(i) != "worker";
       absl::StrAppend(&all, ",", metric.label_names(i), "=\"", Escape(metric.label_values(i)), "\"");
     }
-    const bool taken = own.find(absl::StrCat("# TYPE cofferdam:", metric.name(), " ")) != std::string::npos;
-    if (good)
-      AddSample(families, absl::StrCat(taken ? "worker_" : "", metric.name()), metric.help(), metric.kind() == v1::Metric::COUNTER,
-                all, metric.value());
+    const bool taken = own.find(absl::StrCat("# TYPE cofferdam_", metric.name(), " ")) != std::string::npos;
+    if (!good) continue;
+    const std::string name = absl::StrCat(taken ? "worker_" : "", metric.name());
+    if (metric.kind() == v1::Metric::HISTOGRAM) {
+      AddHistogram(families, name, all, metric);
+    } else {
+      AddSample(families, name, metric.help(), metric.kind() == v1::Metric::COUNTER, all, metric.value());
+    }
   }
 }
 
@@ -120,9 +148,9 @@ void Histogram::Render(const std::string& name, const std::string& help, std::st
   for (size_t i = 0; i < counts_.size(); ++i) {
     total += counts_[i];
     const std::string bound = i < kBounds.size() ? absl::StrCat(kBounds[i]) : "+Inf";
-    absl::StrAppend(&out, "cofferdam:", name, "_bucket{le=\"", bound, "\"} ", total, "\n");
+    absl::StrAppend(&out, "cofferdam_", name, "_bucket{le=\"", bound, "\"} ", total, "\n");
   }
-  absl::StrAppend(&out, "cofferdam:", name, "_sum ", Value(sum_), "\ncofferdam:", name, "_count ", total, "\n");
+  absl::StrAppend(&out, "cofferdam_", name, "_sum ", Value(sum_), "\ncofferdam_", name, "_count ", total, "\n");
 }
 
 void Metrics::CountRequest(const std::string& route, int status) {
@@ -142,12 +170,12 @@ void Metrics::RenderOwn(std::string& out) const {
     const MutexLock lock(mutex_);
     Head("requests_total", "counter", "Finished HTTP requests", out);
     for (const auto& [key, count] : requests_) {
-      absl::StrAppend(&out, "cofferdam:requests_total{route=\"", Escape(key.first), "\",status=\"", key.second, "\"} ", count,
+      absl::StrAppend(&out, "cofferdam_requests_total{route=\"", Escape(key.first), "\",status=\"", key.second, "\"} ", count,
                       "\n");
     }
     Head("rejections_total", "counter", "Requests refused or failed, by error code", out);
     for (const auto& [code, count] : rejections_) {
-      absl::StrAppend(&out, "cofferdam:rejections_total{code=\"", Escape(code), "\"} ", count, "\n");
+      absl::StrAppend(&out, "cofferdam_rejections_total{code=\"", Escape(code), "\"} ", count, "\n");
     }
   }
   Single("connections", "gauge", "Open client connections", connections, out);
@@ -175,7 +203,7 @@ std::string Metrics::Render(const std::vector<WorkerMetrics>& workers) const {
   std::map<std::string, Family> families;
   for (const WorkerMetrics& worker : workers) AddWorker(families, worker, out);
   for (const auto& [name, family] : families) {
-    Head(name, family.counter ? "counter" : "gauge", family.help, out);
+    Head(name, family.type, family.help, out);
     out += family.samples;
   }
   return out;

@@ -13,6 +13,13 @@
 namespace cofferdam::kv {
 namespace {
 
+// A look at every byte of every page handed out; other builds rely on the zeroing that came before.
+#ifdef NDEBUG
+constexpr bool kCheckZeroedPages = false;
+#else
+constexpr bool kCheckZeroedPages = true;
+#endif
+
 constexpr uint64_t kTagMagic = 0x6d61647265666643ULL;  // "Cfferdam"
 
 }  // namespace
@@ -106,6 +113,7 @@ std::optional<std::vector<PageHandle>> Pool::Reserve(Admitted admitted) {
     }
     PageRecord& record = pages_[page.value()];
     CD_CHECK(record.state == PageState::kFree && record.transfers == 0, "I7: a page handed out is free and untouched");
+    CD_CHECK(!kCheckZeroedPages || IsZero(Whole(page)), "I7: a page handed out is zero");
     record.generation = Generation(next_generation_++);
     Move(record, PageState::kReserved);
     WriteTags(page, record.generation);
@@ -173,6 +181,7 @@ void Pool::Release(PageHandle handle, StepEpoch epoch) {
   PageRecord& record = Owned(handle);
   CD_CHECK(record.state != PageState::kQuarantined, "a quarantined page is not released");
   record.retired_in = epoch;
+  record.retired_at = std::chrono::steady_clock::now();
   Move(record, PageState::kRetired);
   ++counts_.retired_total;
   retired_.push_back(handle.page());
@@ -184,8 +193,25 @@ void Pool::Quarantine(PageHandle handle) {
   handle.generation_ = Generation();
 }
 
+void Pool::Free(PageId page) {
+  PageRecord& record = pages_[page.value()];
+  CD_CHECK(record.state == PageState::kRetired && record.transfers == 0, "I7: only a retired page becomes free");
+  counts_.zeroed_bytes += layout_.page_bytes();
+  deferred_release_.Observe(std::chrono::duration<double>(std::chrono::steady_clock::now() - record.retired_at).count());
+  record.generation = Generation();
+  Move(record, PageState::kFree);
+  free_.push_back(page);
+}
+
 size_t Pool::Reclaim(StepEpoch passed) {
   size_t freed = 0;
+  if (zeroer_ != nullptr && zeroing_ > 0) {
+    for (const PageId page : zeroer_->TakeDone()) {
+      --zeroing_;
+      Free(page);
+      ++freed;
+    }
+  }
   // One pass over what is retired now; a page that is not ready goes to the back.
   for (size_t left = retired_.size(); left > 0; --left) {
     const PageId page = retired_.front();
@@ -197,11 +223,13 @@ size_t Pool::Reclaim(StepEpoch passed) {
       continue;
     }
     // Tags too: a free page carries none, so a stray reader of one finds no tenure at all.
-    std::memset(Base(page), 0, layout_.page_bytes());
-    counts_.zeroed_bytes += layout_.page_bytes();
-    record.generation = Generation();
-    Move(record, PageState::kFree);
-    free_.push_back(page);
+    if (zeroer_ != nullptr) {
+      zeroer_->Submit(page, Whole(page));
+      ++zeroing_;
+      continue;
+    }
+    ZeroBytes(Whole(page));
+    Free(page);
     ++freed;
   }
   return freed;
@@ -232,7 +260,8 @@ void Pool::CheckConservation() const {
   for (const PageRecord& record : pages_) ++found[static_cast<size_t>(record.state)];
   CD_CHECK(found == counts_.by_state, "I9: the running counts are those of the pages");
   CD_CHECK(found[static_cast<size_t>(PageState::kFree)] == free_.size(), "I9: the free list holds every free page");
-  CD_CHECK(found[static_cast<size_t>(PageState::kRetired)] == retired_.size(), "I9: the retired list holds every retired page");
+  CD_CHECK(found[static_cast<size_t>(PageState::kRetired)] == retired_.size() + zeroing_,
+           "I9: the retired list holds every retired page");
 }
 
 }  // namespace cofferdam::kv

@@ -13,6 +13,7 @@
 #define COFFERDAM_KV_POOL_H_
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -22,9 +23,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/histogram.h"
 #include "base/strong_id.h"
 #include "kv/layout.h"
 #include "kv/seal.h"
+#include "kv/zero.h"
 
 namespace cofferdam::kv {
 
@@ -129,8 +132,13 @@ class Pool {
   // Ends the tenure for a page whose tag or generation was wrong. It counts as lost capacity.
   void Quarantine(PageHandle handle);
   // Zeroes and frees every retired page that no step after `passed` and no transfer can touch. Called on every turn
-  // of the engine's loop, with or without work. Returns how many pages it freed.
+  // of the engine's loop, with or without work. Returns how many pages it freed. With a zeroer, what it has zeroed since the
+  // last call is freed, and what is ready now is given to it.
   size_t Reclaim(StepEpoch passed);
+  // From now on pages are zeroed there. Not owned; outlives the pool's last Reclaim, and is gone before the memory is.
+  void ZeroWith(Zeroer* zeroer) { zeroer_ = zeroer; }
+  // From a page's release to its return to the free list.
+  const SecondsHistogram& deferred_release() const { return deferred_release_; }
 
   // True when the pool's generation, both tags in memory and `generation` agree (I6). Any thread may call it for
   // a page that it holds.
@@ -161,6 +169,7 @@ class Pool {
     PageState state = PageState::kFree;
     uint32_t transfers = 0;
     StepEpoch retired_in;
+    std::chrono::steady_clock::time_point retired_at;
     Seal seal;
   };
 
@@ -170,6 +179,8 @@ class Pool {
   std::span<uint64_t> SumsOf(PageId page) { return std::span(run_sums_).subspan(page.value() * layout_.runs(), layout_.runs()); }
   void WriteTags(PageId page, Generation generation);
   PageTag TagFor(PageId page, Generation generation) const;
+  std::span<std::byte> Whole(PageId page) const { return {Base(page), layout_.page_bytes()}; }
+  void Free(PageId page);
   std::byte* Base(PageId page) const { return memory_.data() + page.value() * layout_.page_bytes(); }
 
   const Layout layout_;
@@ -180,6 +191,9 @@ class Pool {
   std::vector<uint64_t> run_sums_;  // [pages][runs]
   std::deque<PageId> free_;
   std::deque<PageId> retired_;
+  uint64_t zeroing_ = 0;  // retired pages that the zeroer has
+  Zeroer* zeroer_ = nullptr;
+  SecondsHistogram deferred_release_;
   uint64_t next_generation_ = 1;
   PoolCounts counts_;
 };

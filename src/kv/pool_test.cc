@@ -109,6 +109,28 @@ TEST_F(PoolTest, I7_AReleasedPageWaitsForTheStepAndTheTransferAndIsZeroed) {
   for (std::byte byte : pool_.Payload(page)) ASSERT_EQ(byte, std::byte{0});
 }
 
+TEST_F(PoolTest, I7_APageThatTheZeroerHasIsRetiredAndComesBackZeroed) {
+  Zeroer zeroer([] {});
+  pool_.ZeroWith(&zeroer);
+  auto handles = Take(3);
+  const PageId page = handles[1].page();
+  for (const PageHandle& handle : handles) std::memset(pool_.Payload(handle.page()).data(), 0x5a, layout_.payload_bytes());
+  GiveBack(std::move(handles), 4);
+  EXPECT_EQ(pool_.Reclaim(StepEpoch(3)), 0u) << "the step still runs";
+  size_t freed = pool_.Reclaim(StepEpoch(4));
+  while (freed < 3) {
+    EXPECT_EQ(In(PageState::kRetired), 3 - freed) << "I9: a page is not free before it is zero";
+    pool_.CheckConservation();
+    freed += pool_.Reclaim(StepEpoch(4));
+  }
+  EXPECT_EQ(freed, 3u);
+  EXPECT_EQ(pool_.counts().zeroed_bytes, 3 * layout_.page_bytes());
+  EXPECT_EQ(pool_.deferred_release().count(), 3u);
+  for (std::byte byte : pool_.Payload(page)) ASSERT_EQ(byte, std::byte{0});
+  pool_.CheckConservation();
+  pool_.ZeroWith(nullptr);
+}
+
 TEST_F(PoolTest, I4_AdoptionChecksTheTagsAgain) {
   auto handles = Take(2);
   const std::vector<Verified> verified{Arrive(handles[0]), Arrive(handles[1])};

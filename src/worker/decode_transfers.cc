@@ -136,32 +136,37 @@ void DecodeWorker::IssueRead(Request& request, const handoff::IssueRead& read) {
   const uint64_t serial = request.handoff_attempt.counter;
   // The completion verifies on the fabric's thread, on the bytes that arrived, while the transfer count is held.
   request.reader->Read({.region = read.page.source.region, .source_offset = read.page.source.offset, .destination = view.payload},
-                       [this, id, serial, read, at = kv::Arrived(view)](absl::Status status) {
+                       [this, id, serial, read, at = kv::Arrived(view), begun = Clock::now()](absl::Status status) {
+                         const Clock::time_point arrived = Clock::now();
                          absl::StatusOr<kv::Arrival> arrival =
                              status.ok() ? absl::StatusOr<kv::Arrival>(kv::VerifyArrived(
                                                core_->layout(), at, read.page.seal, read.expected_identity, read.expected_tokens))
                                          : std::move(status);
-                         loop_.Post([this, id, serial, ordinal = read.page.ordinal, at, arrival = std::move(arrival)] {
-                           OnRead(id, serial, ordinal, at, arrival);
-                         });
+                         ReadResult result{.ordinal = read.page.ordinal,
+                                           .at = at,
+                                           .arrival = std::move(arrival),
+                                           .transfer = arrived - begun,
+                                           .verification = Clock::now() - arrived};
+                         loop_.Post([this, id, serial, result = std::move(result)] { OnRead(id, serial, result); });
                        });
 }
 
-void DecodeWorker::OnRead(RequestId id, uint64_t serial, uint32_t ordinal, const kv::Arrived& at,
-                          const absl::StatusOr<kv::Arrival>& arrival) {
-  core_->engine().EndTransfer(at.page, at.generation);
+void DecodeWorker::OnRead(RequestId id, uint64_t serial, const ReadResult& read) {
+  core_->engine().EndTransfer(read.at.page, read.at.generation);
   Request* request = FindHandoff(id, serial);
   CD_CHECK(request != nullptr, "I4: a handoff outlives its own reads");
   handoff::DecodeActions actions;
-  if (!arrival.ok()) {
+  if (!read.arrival.ok()) {
     ++counters_.reads_failed;
-    request->handoff->OnReadFailed(ordinal, arrival.status(), actions);
+    request->handoff->OnReadFailed(read.ordinal, read.arrival.status(), actions);
   } else {
     counters_.read_bytes += core_->layout().payload_bytes();
     kv::CheckCounts::Count& seals = core_->checks()[kv::CheckKind::kSeal];
     ++seals.made;
-    if (std::holds_alternative<kv::SealFault>(*arrival)) ++seals.failed;
-    request->handoff->OnReadDone(ordinal, *arrival, actions);
+    if (std::holds_alternative<kv::SealFault>(*read.arrival)) ++seals.failed;
+    transfer_seconds_.Observe(std::chrono::duration<double>(read.transfer).count());
+    verification_seconds_.Observe(std::chrono::duration<double>(read.verification).count());
+    request->handoff->OnReadDone(read.ordinal, *read.arrival, actions);
   }
   Act(id, std::move(actions));
   OfferWindow();

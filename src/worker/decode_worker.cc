@@ -41,6 +41,7 @@ DecodeWorker::DecodeWorker(std::unique_ptr<WorkerCore> core)
 
 std::unique_ptr<DecodeWorker> DecodeWorker::Create(std::unique_ptr<WorkerCore> core) {
   auto worker = std::unique_ptr<DecodeWorker>(new DecodeWorker(std::move(core)));
+  worker->core_->pool().ZeroWith(&worker->zeroer_);
   worker->loop_.Start();
   return worker;
 }
@@ -298,6 +299,8 @@ void DecodeWorker::Publish() {
                                "Most bytes of reads ever in flight, of any peer"));
   metrics.push_back(MakeMetric("transfer_window_bytes", Metric::GAUGE, static_cast<double>(core_->options().transfer_window_bytes),
                                "The limit of bytes in flight, per peer"));
+  metrics.push_back(MakeHistogram("transfer_seconds", transfer_seconds_, "From asking for a page to its arrival"));
+  metrics.push_back(MakeHistogram("verification_seconds", verification_seconds_, "Verifying a page that arrived"));
   core_->Publish(static_cast<uint32_t>(queue_.size()), std::move(metrics));
 }
 

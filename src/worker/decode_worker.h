@@ -88,7 +88,14 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   // Carries actions out; may erase the request.
   void Act(RequestId id, handoff::DecodeActions actions);
   void IssueRead(Request& request, const handoff::IssueRead& read);
-  void OnRead(RequestId id, uint64_t serial, uint32_t ordinal, const kv::Arrived& at, const absl::StatusOr<kv::Arrival>& arrival);
+  // How one read went, told by the fabric's thread.
+  struct ReadResult {
+    uint32_t ordinal;
+    kv::Arrived at;
+    absl::StatusOr<kv::Arrival> arrival;
+    Clock::duration transfer, verification;
+  };
+  void OnRead(RequestId id, uint64_t serial, const ReadResult& read);
   void OfferWindow();
   void OnReleased(Request& request);
 
@@ -117,10 +124,12 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
     uint64_t handoffs = 0, handoffs_completed = 0, handoffs_failed = 0, handoff_retries = 0;
     uint64_t reads = 0, reads_failed = 0, read_bytes = 0, stale_messages = 0;
   } counters_;
+  SecondsHistogram transfer_seconds_, verification_seconds_;
   Mutex calls_mutex_;
   CondVar calls_changed_;
   int live_calls_ CD_GUARDED_BY(calls_mutex_) = 0;
   EngineLoop loop_;
+  kv::Zeroer zeroer_{[this] { loop_.Post([] {}); }};  // wakes a loop that waits for pages
   Heartbeats heartbeats_;
 };
 

@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Create(std::unique
                               {.region = c.boot_id(), .bytes = c.region().bytes().size(), .layout_id = c.layout().id()});
   if (!source.ok()) return source.status();
   worker->source_ = *std::move(source);
+  c.pool().ZeroWith(&worker->zeroer_);
   worker->loop_.Start();
   return worker;
 }

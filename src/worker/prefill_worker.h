@@ -71,6 +71,7 @@ class PrefillWorker final : public v1::Prefill::CallbackService, public LoopClie
   uint64_t refused_ = 0;
   uint64_t opened_ = 0;
   EngineLoop loop_;
+  kv::Zeroer zeroer_{[this] { loop_.Post([] {}); }};  // wakes a loop that waits for pages
   Heartbeats heartbeats_;
 };
 

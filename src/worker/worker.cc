@@ -45,6 +45,13 @@ v1::Metric MakeMetric(std::string name, v1::Metric::Kind kind, double value, std
   return metric;
 }
 
+v1::Metric MakeHistogram(std::string name, const SecondsHistogram& histogram, std::string help) {
+  v1::Metric metric = MakeMetric(std::move(name), v1::Metric::HISTOGRAM, histogram.sum_seconds(), std::move(help));
+  for (const double bound : SecondsHistogram::kBounds) metric.add_bucket_bounds(bound);
+  for (const uint64_t count : histogram.Cumulative()) metric.add_bucket_counts(count);
+  return metric;
+}
+
 absl::Status WorkerCore::SizePool() {
   const uint64_t model_context = model_->info().context_length;
   context_tokens_ = options_.context_length == 0 ? model_context : options_.context_length;
@@ -185,6 +192,8 @@ void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics)
   add("kv_page_reservations_total", Metric::COUNTER, counts.reserved_total, "KV pages ever reserved");
   add("kv_page_retirements_total", Metric::COUNTER, counts.retired_total, "KV pages ever retired");
   add("kv_zeroed_bytes_total", Metric::COUNTER, counts.zeroed_bytes, "Bytes zeroed before reuse");
+  *info.add_metrics() = MakeHistogram("deferred_release_seconds", pool_->deferred_release(),
+                                      "From a page's release to its return to the free list, zeroed");
   add("engine_steps_total", Metric::COUNTER, done.steps, "Steps of the engine");
   add("engine_rows_total", Metric::COUNTER, done.rows, "Rows computed");
   add("prompt_tokens_total", Metric::COUNTER, done.prefill_tokens, "Prompt tokens computed");

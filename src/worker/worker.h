@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/histogram.h"
 #include "base/mutex.h"
 #include "cofferdam.pb.h"
 #include "engine/engine.h"
@@ -98,6 +99,8 @@ class WorkerCore {
 
 v1::Metric MakeMetric(std::string name, v1::Metric::Kind kind, double value, std::string help,
                       std::vector<std::pair<std::string, std::string>> labels = {});
+
+v1::Metric MakeHistogram(std::string name, const SecondsHistogram& histogram, std::string help);
 
 }  // namespace cofferdam::worker
 

@@ -68,7 +68,7 @@ class ByHand : public testing::Test {
   // Of the decode worker, as the gateway exports it; -1 when it is not there.
   double DecodeMetric(const std::string& name) const {
     const std::string text = Metrics();
-    const size_t at = text.find("\ncofferdam:" + name + "{role=\"decode\"");
+    const size_t at = text.find("\ncofferdam_" + name + "{role=\"decode\"");
     return at == std::string::npos ? -1 : std::atof(text.c_str() + text.find("} ", at) + 2);
   }
   Response Question() const {

@@ -197,11 +197,11 @@ TEST_F(GatewayTest, ShowsMetricsOfItselfAndItsWorkers) {
   std::string text;
   EXPECT_TRUE(Eventually([&] {
     text = Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n").body;
-    return text.find("cofferdam:requests_total{route=\"/v1/completions\",status=\"200\"} 1") != std::string::npos;
+    return text.find("cofferdam_requests_total{route=\"/v1/completions\",status=\"200\"} 1") != std::string::npos;
   })) << text;
-  EXPECT_NE(text.find("cofferdam:pages{role=\"decode\",worker=\"" + worker().address() + "\",state=\"fr\\\"ee\"} 7"),
+  EXPECT_NE(text.find("cofferdam_pages{role=\"decode\",worker=\"" + worker().address() + "\",state=\"fr\\\"ee\"} 7"),
             std::string::npos);
-  EXPECT_NE(text.find("cofferdam:time_to_first_token_seconds_count 1"), std::string::npos);
+  EXPECT_NE(text.find("cofferdam_time_to_first_token_seconds_count 1"), std::string::npos);
   EXPECT_EQ(text.find("bad name"), std::string::npos);
   EXPECT_EQ(Metric("generation_tokens_total"), 1);
   EXPECT_EQ(Metric("num_requests_running"), 0);

@@ -205,7 +205,7 @@ Script GatewayTest::Says(std::vector<TokenId> tokens, v1::Finished::Reason reaso
 
 double GatewayTest::Metric(const std::string& name) {
   const Response response = Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n");
-  const size_t at = response.body.find("\ncofferdam:" + name + " ");
+  const size_t at = response.body.find("\ncofferdam_" + name + " ");
   if (at == std::string::npos) return -1;
   return std::atof(response.body.c_str() + at + 12 + name.size());
 }
