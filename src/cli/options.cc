@@ -58,6 +58,12 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
 void AddDecodeOptions(CLI::App& app, Flags& flags) {
   app.add_option("--local-prefill-tokens", flags.local_prefill_tokens,
                  "Shorter prompts are computed by decode itself (default: one page)");
+  app.add_option(
+         "--verify-content", flags.verify_content,
+         "'on': layer 0's K and V of a token of every page that arrives are computed again and compared, now and then those "
+         "of a whole page; or 'off'")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off"}));
   app.add_option("--transfer-window-bytes", flags.transfer_window_bytes, "Bytes of page reads in flight, per prefill worker")
       ->capture_default_str();
 }
@@ -200,6 +206,7 @@ absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, c
   auto verify_reads = engine::ParseVerifyReads(flags.verify_reads);
   if (!verify_reads.ok()) return verify_reads.status();
   options.verify_reads = *verify_reads;
+  options.verify_content = flags.verify_content == "on";
   options.scrub_bytes_per_second = flags.scrub_bytes_per_second;
   options.repack = !flags.no_repack;
   options.lifo_pages = flags.lifo_pages;

@@ -41,6 +41,7 @@ struct Flags {
   bool no_repack = false;
   bool lifo_pages = false;
   std::string verify_reads = "tags";
+  std::string verify_content = "on";
   uint64_t scrub_bytes_per_second = uint64_t{16} << 20;
   // Gateway.
   std::string host = "127.0.0.1";

@@ -14,7 +14,8 @@ Engine::Engine(EngineOptions options, model::Executor& executor, kv::Pool& pool)
     : options_(std::move(options)),
       executor_(executor),
       pool_(pool),
-      admission_(options_.role, pool.layout(), options_.context_tokens) {}
+      admission_(options_.role, pool.layout(), options_.context_tokens),
+      sample_random_(options_.sample_seed) {}
 
 Engine::~Engine() {
   while (!sequences_.empty()) Release(sequences_.begin()->first);
@@ -122,6 +123,10 @@ void Engine::Run(SequenceId id) {
     ++sequence.sealed_pages;
   }
   CD_CHECK(sequence.covered() < sequence.tokens.size(), "the last token of a prompt is always computed here");
+  if (options_.verify_content) {
+    counters_.content_checks_due +=
+        static_cast<uint64_t>(std::ranges::count_if(sequence.adopted, [](const auto& page) { return page.has_value(); }));
+  }
   sequence.state = SequenceState::kRunning;
   running_.push_back(&sequence);
 }

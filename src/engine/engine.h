@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
 #include <variant>
@@ -92,6 +93,7 @@ struct EngineCounters {
   // What the steps that were run must have checked, counted where a batch is made and not where it is checked.
   uint64_t tag_checks_due = 0;
   uint64_t payload_checks_due = 0;
+  uint64_t content_checks_due = 0;
   uint64_t pages_adopted = 0;
   uint64_t pages_sealed = 0;
 };
@@ -102,6 +104,8 @@ struct EngineOptions {
   uint32_t chunk_tokens = 512;   // of prompts, at most, in one step
   uint32_t max_sequences = 256;  // that run at once
   VerifyReads verify_reads{};
+  bool verify_content = true;
+  uint64_t sample_seed = 0;  // of the tokens that CheckContent looks at; random, so that no bug can know them
 };
 
 // One thread calls everything. Sequences are named by ids that are never reused; an id that is gone is ignored by
@@ -135,6 +139,11 @@ class Engine {
   // I4: joins a verified page to the page table; pages are adopted in any order. DataLoss when the tenure or the tags
   // are wrong: the page is quarantined and the sequence is gone.
   absl::Status Adopt(SequenceId sequence, uint32_t ordinal, const kv::Verified& page);
+  // Computes layer 0's K and V again for a token of every adopted page, now and then for all tokens of one, and compares them
+  // with what lies in the pages: a seal proves which tokens a page was made for, not that its numbers are theirs. Does nothing
+  // unless EngineOptions::verify_content. DataLoss when they differ; the sequence keeps its pages, for the caller to release:
+  // the fault is the source's.
+  absl::Status CheckContent(SequenceId sequence);
   // I5: lets the sequence run. Tokens in adopted pages, counted from the start without a gap, are not computed again.
   void Run(SequenceId sequence);
 
@@ -178,6 +187,11 @@ class Engine {
   void CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& events);
   void CountDue(const std::vector<Slice>& slices);
   void CheckSampledPages(std::vector<Slice>& slices, std::vector<std::vector<WrongPage>>& wrong);
+  // Content (content.cc).
+  struct ContentSample {
+    uint32_t ordinal, slot;
+  };
+  bool SameContent(const Sequence& sequence, std::span<const ContentSample> samples, absl::Status& status);
   WrongPage Describe(const Sequence& sequence, uint32_t ordinal, kv::CheckKind kind) const;
   void FailOnWrong(Sequence& sequence, std::vector<WrongPage> wrong, std::vector<Event>& events);
   absl::StatusOr<std::span<const float>> Compute(const std::vector<Slice>& slices);
@@ -200,6 +214,9 @@ class Engine {
   std::vector<std::span<std::byte* const>> tables_;
   std::vector<model::SealedSums> sums_;
   uint64_t next_sampled_ = 0;
+  std::mt19937_64 sample_random_;
+  uint64_t content_checks_ = 0;     // calls of CheckContent that looked
+  std::vector<std::byte> scratch_;  // layer 0 of pages, computed again
   // Where the scrubber goes on.
   SequenceId scrub_sequence_;
   uint32_t scrub_ordinal_ = 0;

@@ -133,6 +133,48 @@ TEST_F(EngineTest, I13_AdoptedPagesGiveTheSameAnswerAsComputedOnes) {
   engine_->Release(source);
 }
 
+TEST_F(EngineTest, ContentIsCheckedAgainstTheTokensAndNotAgainstTheSeal) {
+  // A source that computes other tokens than those it signs for: every check of seal and bytes passes.
+  const std::vector<TokenId> prompt = Prompt(5, 70);
+  const auto hand_over = [&](const std::vector<TokenId>& computed) {
+    const SequenceId source = Start({.domain_key = kv::DomainKey({}, "tenant"),
+                                     .tokens = {computed.begin(), computed.end() - 1},
+                                     .max_output = 0,
+                                     .sampling = {}});
+    engine_->Run(source);
+    StepAll();
+    const auto identities = kv::PageIdentities(kv::DomainKey({}, "tenant"), model_->layout(), {prompt.data(), prompt.size() - 1});
+    const SequenceId sink = Start(Spec(prompt, 4));
+    for (const SealedEvent& page : sealed_[source]) {
+      const auto view = engine_->PageAt(sink, page.ordinal);
+      std::ranges::copy(pool_->Payload(page.page), view.payload.begin());
+      kv::Seal seal = page.seal;
+      seal.identity = identities[page.ordinal];
+      const kv::Arrival arrival = kv::VerifyArrived(model_->layout(), view, seal, seal.identity, seal.tokens);
+      EXPECT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival)).ok());
+    }
+    engine_->Release(source);
+    return sink;
+  };
+  // Often enough that a whole page is looked at, too.
+  for (int i = 0; i < 70; ++i) {
+    const SequenceId good = hand_over(prompt);
+    EXPECT_TRUE(engine_->CheckContent(good).ok()) << i;
+    engine_->Release(good);
+    engine_->Reclaim();
+  }
+  EXPECT_EQ(Made(kv::CheckKind::kContent), 70u * 5);
+  for (int page = 0; page < 4; ++page) {
+    std::vector<TokenId> other = prompt;
+    for (int slot = 0; slot < 16; ++slot) other[static_cast<size_t>(page) * 16 + static_cast<size_t>(slot)] ^= 1;
+    const SequenceId bad = hand_over(other);
+    EXPECT_EQ(engine_->CheckContent(bad).code(), absl::StatusCode::kDataLoss) << page;
+    engine_->Release(bad);
+    engine_->Reclaim();
+  }
+  EXPECT_EQ(Failed(kv::CheckKind::kContent), 4u);
+}
+
 TEST_F(EngineTest, I6_I12_AWrongTagEndsItsOwnRequestAlone) {
   const std::vector<TokenId> expected = Generate(Spec(Prompt(1, 40), 30));
   const SequenceId victim = Start(Spec(Prompt(2, 40), 30)), other = Start(Spec(Prompt(1, 40), 30));

@@ -161,15 +161,20 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(std::shared_ptr<const
   return std::unique_ptr<Executor>(new Executor(std::move(state)));
 }
 
-absl::StatusOr<std::span<const float>> Executor::Run(const Batch& batch) {
+absl::StatusOr<std::span<const float>> Executor::Run(const Batch& batch) { return RunLayers(batch, false); }
+
+absl::Status Executor::RunFirstLayer(const Batch& batch) { return RunLayers(batch, true).status(); }
+
+absl::StatusOr<std::span<const float>> Executor::RunLayers(const Batch& batch, bool first_layer_only) {
   State& s = *state_;
   const Weights& weights = s.model->weights();
-  if (auto status = ValidateBatch(batch, s.model->hparams(), s.model->layout().page_tokens(), s.options.max_rows); !status.ok())
+  if (auto status = ValidateBatch(batch, s.model->hparams(), s.model->layout().page_tokens(), s.options.max_rows, first_layer_only);
+      !status.ok())
     return status;
   if (!s.options.cpus.empty()) PinOnce(s.options.cpus.front());
   const auto rows = static_cast<uint32_t>(batch.rows.size());
-  const auto outputs = static_cast<uint32_t>(std::ranges::count_if(batch.rows, &BatchRow::wants_logits));
-  const GraphShape shape{.rows = Padded(rows, weights), .outputs = Padded(outputs, weights)};
+  const auto outputs = first_layer_only ? 0 : static_cast<uint32_t>(std::ranges::count_if(batch.rows, &BatchRow::wants_logits));
+  const GraphShape shape{.rows = Padded(rows, weights), .outputs = Padded(outputs, weights), .first_layer_only = first_layer_only};
   auto graph = s.GraphFor(shape);
   if (!graph.ok()) return graph.status();
   s.step.Begin(batch, shape.rows, shape.outputs);

@@ -62,6 +62,10 @@ class Executor {
   // vocabulary, a table or page is missing, or positions do not follow each other. Internal: the computation failed,
   // and the rows' slots hold anything.
   absl::StatusOr<std::span<const float>> Run(const Batch& batch);
+  // The same for layer 0 alone, whose K and V depend on token and position only: it writes them, and no logits come of it.
+  // Rows may stand in any order and at any position, each slot once. Only layer 0's part of every page must be there (the
+  // first kv_heads * layout.run_bytes() bytes of its payload).
+  absl::Status RunFirstLayer(const Batch& batch);
   // Whether the last Run read bytes of `table` that are not those of its checksums (Batch::sums).
   bool ReadWrongBytes(uint32_t table) const;
 
@@ -74,6 +78,7 @@ class Executor {
 
  private:
   struct State;
+  absl::StatusOr<std::span<const float>> RunLayers(const Batch& batch, bool first_layer_only);
   explicit Executor(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

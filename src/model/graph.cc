@@ -40,8 +40,9 @@ class Builder {
     graph_.positions = Input(graph_.shape.rows);
     if (logits) graph_.output_rows = Input(graph_.shape.outputs);
     ggml_tensor* x = ggml_get_rows(c_, weights_.embedding, graph_.tokens);  // [E, N]
-    for (uint32_t i = 0; i < h_.layers; ++i) {
-      const bool last = i + 1 == h_.layers;
+    const uint32_t layers = graph_.shape.first_layer_only ? 1 : h_.layers;
+    for (uint32_t i = 0; i < layers; ++i) {
+      const bool last = i + 1 == layers;
       calls[i].outputs_only = last;
       x = Layer(weights_.layers[i], x, calls[i], last);
       if (x == nullptr) return;  // K and V of the last layer are all that was wanted

@@ -16,8 +16,9 @@
 namespace cofferdam::model {
 
 struct GraphShape {
-  uint32_t rows = 0;     // padded
-  uint32_t outputs = 0;  // padded; 0: only K and V are wanted
+  uint32_t rows = 0;              // padded
+  uint32_t outputs = 0;           // padded; 0: only K and V are wanted
+  bool first_layer_only = false;  // K and V of layer 0; no outputs then
 
   friend bool operator==(const GraphShape&, const GraphShape&) = default;
 };

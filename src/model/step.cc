@@ -18,7 +18,7 @@ absl::Status BadRow(size_t index, std::string_view what) {
 
 }  // namespace
 
-absl::Status ValidateBatch(const Batch& batch, const Hparams& hparams, uint32_t page_tokens, uint32_t max_rows) {
+absl::Status ValidateBatch(const Batch& batch, const Hparams& hparams, uint32_t page_tokens, uint32_t max_rows, bool any_order) {
   if (batch.rows.empty() || batch.rows.size() > max_rows) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.rows.size(), " rows; it must have 1 to ", max_rows));
   }
@@ -31,6 +31,7 @@ absl::Status ValidateBatch(const Batch& batch, const Hparams& hparams, uint32_t 
     if (row.position >= kMaxPosition || row.position / page_tokens >= batch.tables[row.table].size()) {
       return BadRow(i, "its position lies past the table's pages");
     }
+    if (any_order) continue;
     const bool follows = i > 0 && batch.rows[i - 1].table == row.table;
     if (follows && batch.rows[i - 1].position + 1 != row.position) return BadRow(i, "its position does not follow the row before");
     if (!follows && seen[row.table]) return BadRow(i, "its table's rows do not stand together");

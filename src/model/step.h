@@ -78,8 +78,9 @@ class Step {
   std::deque<std::atomic<bool>> wrong_;                 // [tables] of the batch, at least
 };
 
-// Errors: InvalidArgument, as Executor::Run says.
-absl::Status ValidateBatch(const Batch& batch, const Hparams& hparams, uint32_t page_tokens, uint32_t max_rows);
+// Errors: InvalidArgument, as Executor::Run says. Without attention (`any_order`) rows need not follow each other.
+absl::Status ValidateBatch(const Batch& batch, const Hparams& hparams, uint32_t page_tokens, uint32_t max_rows,
+                           bool any_order = false);
 
 }  // namespace cofferdam::model
 

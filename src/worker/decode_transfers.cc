@@ -209,6 +209,8 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
       log::warn("prefill worker {} is silent or stalled; its connection is closed", request->peer->address());
       request->reader->Close();
     } else if (std::holds_alternative<handoff::Complete>(action)) {
+      if (absl::Status status = core_->engine().CheckContent(*request->sequence); !status.ok())
+        return OnWrongContent(*request, status);
       ++counters_.handoffs_completed;
       transferring_.erase(id);
       core_->engine().Run(*request->sequence);
@@ -223,6 +225,14 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
       OnReleased(*request);
     }
   }
+}
+
+void DecodeWorker::OnWrongContent(Request& request, const absl::Status& status) {
+  ++counters_.handoffs_failed;
+  log::error("request {}, prefill worker {}: {}", request.request_id, request.peer->address(), std::string(status.message()));
+  request.retry = !request.abandoned && request.handoffs < kMaxHandoffs && WhyNotReady().empty();
+  if (!request.retry) return Finish(request, status);
+  OnReleased(request);
 }
 
 void DecodeWorker::OnReleased(Request& request) {

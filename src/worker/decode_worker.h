@@ -97,6 +97,8 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   };
   void OnRead(RequestId id, uint64_t serial, const ReadResult& read);
   void OfferWindow();
+  // The pages are verified and hold other numbers than this prompt's: nothing ran on them, and another worker is asked.
+  void OnWrongContent(Request& request, const absl::Status& status);
   void OnReleased(Request& request);
 
   void Accept(Request& request);

@@ -113,7 +113,9 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
                                                                          .context_tokens = core->context_tokens_,
                                                                          .chunk_tokens = options.chunk_tokens,
                                                                          .max_sequences = options.max_sequences,
-                                                                         .verify_reads = options.verify_reads},
+                                                                         .verify_reads = options.verify_reads,
+                                                                         .verify_content = options.verify_content,
+                                                                         .sample_seed = RandomId()},
                                                    *core->executor_, *core->pool_);
   core->LogWhatWasMeasured();
   core->Publish(0, {});
@@ -135,6 +137,7 @@ std::vector<std::string> WorkerCore::ChecksThatAreOn() const {
   std::vector<std::string> checks{"tags", "seals", "zeroing"};
   if (options_.verify_reads.mode != engine::VerifyReads::Mode::kTags)
     checks.push_back(absl::StrCat("payload=", engine::ToString(options_.verify_reads)));
+  if (options_.verify_content && options_.role == "decode") checks.emplace_back("content");
   if (options_.scrub_bytes_per_second > 0) checks.push_back(absl::StrCat("scrub=", options_.scrub_bytes_per_second, "B/s"));
   if (options_.self_test) checks.emplace_back("non_interference");
   return checks;
@@ -144,7 +147,8 @@ std::string WorkerCore::WhichCheckIsSilent(const kv::CheckCounts& made) const {
   const engine::EngineCounters& done = engine_->counters();
   const std::tuple<kv::CheckKind, uint64_t> due[] = {{kv::CheckKind::kTags, done.tag_checks_due},
                                                      {kv::CheckKind::kPayload, done.payload_checks_due},
-                                                     {kv::CheckKind::kSeal, done.pages_adopted}};
+                                                     {kv::CheckKind::kSeal, done.pages_adopted},
+                                                     {kv::CheckKind::kContent, done.content_checks_due}};
   for (const auto& [kind, at_least] : due) {
     if (made[kind].made >= at_least) continue;
     return absl::StrCat("the check of ", std::string(kv::ToString(kind)), " is configured and does not run: ", made[kind].made,

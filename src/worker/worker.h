@@ -39,6 +39,7 @@ struct WorkerOptions {
   uint32_t local_prefill_tokens = 0;                // decode: prompts with a shorter rest are computed here; 0: one page
   size_t transfer_window_bytes = size_t{32} << 20;  // decode: of reads in flight, per peer
   engine::VerifyReads verify_reads{};
+  bool verify_content = true;                            // decode
   uint64_t scrub_bytes_per_second = uint64_t{16} << 20;  // 0: nothing is scrubbed
   bool repack = true;
   bool self_test = true;

@@ -37,6 +37,7 @@ TEST_P(VerifyReadsModes, EveryModeAnswersTheSameAndCountsItsChecks) {
       EXPECT_EQ(cluster.Metric(role, "checks_failed_total", kind), 0) << role << kind;
   }
   EXPECT_GT(cluster.Metric("decode", "checks_total", "seal"), 0);
+  EXPECT_EQ(cluster.Metric("decode", "checks_total", "content"), cluster.Metric("decode", "kv_pages_adopted_total"));
   EXPECT_EQ(cluster.Ask("GET /health HTTP/1.1\r\nHost: test\r\n\r\n").status, 200) << "every check that is on has run";
 }
 
