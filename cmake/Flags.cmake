@@ -6,6 +6,9 @@ target_compile_options(cofferdam_flags INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-restrict>
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety -Werror=thread-safety>)
 target_compile_options(cofferdam_flags INTERFACE ${COFFERDAM_ISA_FLAGS})
+if(COFFERDAM_FAULTS)
+  target_compile_definitions(cofferdam_flags INTERFACE COFFERDAM_FAULTS)
+endif()
 set(COFFERDAM_TEST_ENVIRONMENT "")  # of every test
 if(COFFERDAM_SANITIZE)
   target_compile_options(cofferdam_flags INTERFACE -fsanitize=${COFFERDAM_SANITIZE} -g1)

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/faults.h"
 
 namespace cofferdam::kv {
 namespace {
@@ -145,7 +146,7 @@ Seal Pool::SealPage(const PageHandle& handle, const Digest128& identity, uint32_
   CD_CHECK(record.state == PageState::kFilling, "a page is sealed once, after it was filled");
   CD_CHECK(tokens >= 1 && tokens <= layout_.page_tokens(), "a sealed page holds 1 to page_tokens tokens");
   const std::span<uint64_t> sums = SumsOf(handle.page());
-  RunChecksums(layout_, Payload(handle.page()), sums);
+  if (!FaultIsOn(Fault::kNoSealChecksum)) RunChecksums(layout_, Payload(handle.page()), sums);
   record.seal = Seal{.identity = identity,
                      .tokens = tokens,
                      .layout_id = layout_.id(),
@@ -223,6 +224,11 @@ size_t Pool::Reclaim(StepEpoch passed) {
       continue;
     }
     // Tags too: a free page carries none, so a stray reader of one finds no tenure at all.
+    if (FaultIsOn(Fault::kNoZeroing)) {
+      Free(page);
+      ++freed;
+      continue;
+    }
     if (zeroer_ != nullptr) {
       zeroer_->Submit(page, Whole(page));
       ++zeroing_;
