@@ -1,4 +1,5 @@
 // The integrity checks as an operator meets them: modes, metrics, health.
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -41,6 +42,29 @@ TEST_P(VerifyReadsModes, EveryModeAnswersTheSameAndCountsItsChecks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, VerifyReadsModes, testing::Values("tags", "sampled:3", "full"));
+
+TEST(VerifyReads, ACheckThatWasNotMadeIsNotOnTheWire) {
+  Cluster cluster({"--verify-reads", "full"});
+  ASSERT_TRUE(cluster.Start());
+  v1::GenerateRequest request;
+  request.mutable_attempt()->set_boot_id(77);
+  request.mutable_attempt()->set_counter(1);
+  for (const int token : {5, 6, 7}) request.add_tokens(token);  // decode's own, and no page is ever full
+  request.set_max_tokens(2);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + 20s);
+  const auto stub = cluster.Decode();
+  const auto reader = stub->Generate(&context, request);
+  v1::Finished finished;
+  for (v1::GenerateEvent event; reader->Read(&event);) {
+    if (event.has_finished()) finished = event.finished();
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  ASSERT_EQ(finished.generated_tokens(), 2u);
+  ASSERT_EQ(finished.checks_size(), 1) << finished.DebugString();
+  EXPECT_EQ(finished.checks(0).kind(), "tags");
+  EXPECT_EQ(finished.checks(0).pages(), 4u) << "one page, before and after each of two steps";
+}
 
 TEST(VerifyReads, ThereIsNoOff) {
   const Ended ended = RunCofferdam({"up", "--port", "0", "--verify-reads", "off"});
