@@ -42,8 +42,14 @@ double Seconds(std::chrono::steady_clock::duration duration) { return std::chron
 
 }  // namespace
 
-Completion::Completion(Service& service, Client& client, Framing framing, std::string domain, bool chat)
-    : service_(service), client_(client), framing_(std::move(framing)), domain_(std::move(domain)), chat_(chat), id_(NewId(chat)) {}
+Completion::Completion(Service& service, Client& client, Framing framing, Head head)
+    : service_(service),
+      client_(client),
+      framing_(std::move(framing)),
+      domain_(std::move(head.domain)),
+      chat_(head.chat),
+      verify_(std::move(head.verify)),
+      id_(NewId(head.chat)) {}
 
 asio::awaitable<Completion::Outcome> Completion::Run(std::string body, Quota::Share share) {
   client_.StartWatch([this] {
@@ -60,7 +66,8 @@ asio::awaitable<Completion::Outcome> Completion::Run(std::string body, Quota::Sh
 }
 
 asio::awaitable<Completion::Outcome> Completion::Answer(std::string body, Quota::Share share) {
-  std::optional<ApiError> error = co_await Prepare(std::move(body));
+  std::optional<ApiError> error = JudgeVerifyHeader(verify_);
+  if (!error.has_value()) error = co_await Prepare(std::move(body));
   share.Release();
   if (!error.has_value() && !client_.gone()) error = Admit();
   if (client_.gone()) co_return GoneOutcome();
@@ -222,6 +229,7 @@ asio::awaitable<Completion::Outcome> Completion::Whole() {
     if (step.over) break;
   }
   HttpReply reply = JsonReply(Writer().Whole(text, finish_reason_, UsageSoFar()));
+  reply.headers = AnswerHeaders();
   co_return co_await Reply(std::move(reply));
 }
 
@@ -229,7 +237,7 @@ asio::awaitable<Completion::Outcome> Completion::Stream() {
   const ResponseWriter writer = Writer();
   std::string out = writer.FirstChunk();
   if (const std::string echo = EchoText(); !echo.empty()) out += writer.TextChunk(echo);
-  std::string bytes = RenderStreamHead(framing_) + RenderChunk(out, framing_);
+  std::string bytes = RenderStreamHead(framing_, AnswerHeaders()) + RenderChunk(out, framing_);
   bool failed = false;
   bool over = false;
   Outcome outcome;
@@ -269,6 +277,7 @@ void Completion::Render(const ResponseWriter& writer, const Step& step, std::str
   if (!step.over || step.error.has_value()) return;
   out += writer.FinishChunk(finish_reason_);
   if (request_.include_usage) out += writer.UsageChunk(UsageSoFar());
+  if (verify_.has_value()) out += ResponseWriter::VerifiedComment(generation_->verified().Text());
   out += ResponseWriter::Done();
 }
 
@@ -293,6 +302,11 @@ std::string Completion::EchoText() const {
   if (!request_.echo) return {};
   if (const auto* text = std::get_if<std::string>(&request_.prompt)) return *text;
   return service_.tokenizer->Detokenize(prompt_, false);
+}
+
+HttpHeaders Completion::AnswerHeaders() const {
+  if (!verify_.has_value()) return {};
+  return {{kVerifiedHeader, generation_->verified().Text()}};
 }
 
 void Completion::Finish(const Outcome& outcome) {

@@ -17,6 +17,7 @@
 #include "gateway/openai_response.h"
 #include "gateway/output_text.h"
 #include "gateway/service.h"
+#include "gateway/verified_pages.h"
 
 namespace cofferdam::gateway {
 
@@ -26,7 +27,13 @@ inline constexpr int kClientGone = 499;  // for logs and metrics: nobody was the
 // `client` must outlive it.
 class Completion {
  public:
-  Completion(Service& service, Client& client, Framing framing, std::string domain, bool chat);
+  // What is known of the request before its body.
+  struct Head {
+    std::string domain;
+    bool chat = false;
+    std::optional<std::string> verify;  // HttpRequest::verify
+  };
+  Completion(Service& service, Client& client, Framing framing, Head head);
   ~Completion() { client_.ForgetWatch(); }
   Completion(const Completion&) = delete;
   Completion& operator=(const Completion&) = delete;
@@ -66,6 +73,8 @@ class Completion {
   ResponseWriter Writer() const;
   Usage UsageSoFar() const;
   std::string EchoText() const;
+  // The headers of an answer with status 200 that depend on the request.
+  HttpHeaders AnswerHeaders() const;
   void Finish(const Outcome& outcome);
 
   Service& service_;
@@ -73,6 +82,7 @@ class Completion {
   const Framing framing_;
   const std::string domain_;
   const bool chat_;
+  const std::optional<std::string> verify_;
   const std::string id_;
   const Time started_ = std::chrono::steady_clock::now();
 

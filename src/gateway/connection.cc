@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "gateway/completion.h"
+#include "gateway/verified_pages.h"
 
 namespace cofferdam::gateway {
 namespace {
@@ -41,6 +42,10 @@ class Connection::Parser : public http::request_parser<http::string_body> {
     request.expect = Text(message[http::field::expect]);
     const std::string id = Text(message["X-Request-Id"]);
     if (IsRequestId(id)) request.request_id = id;
+    const auto [first, last] = message.equal_range(kVerifyHeader);
+    for (auto line = first; line != last; ++line) {
+      request.verify = request.verify.has_value() ? absl::StrCat(*request.verify, ",", Text(line->value())) : Text(line->value());
+    }
     request.http_1_0 = message.version() < 11;
     request.keep_alive = message.keep_alive();
     request.chunked = chunked();
@@ -215,7 +220,11 @@ asio::awaitable<bool> Connection::ServeOne() {
 asio::awaitable<bool> Connection::Dispatch(HttpRequest request, const Route& route, std::string domain, Quota::Share share) {
   const Framing framing = FramingOf(request);
   if (route.id == RouteId::kChat || route.id == RouteId::kCompletions) {
-    Completion completion(service_, *client_, framing, std::move(domain), route.id == RouteId::kChat);
+    Completion::Head head;
+    head.domain = std::move(domain);
+    head.chat = route.id == RouteId::kChat;
+    head.verify = std::move(request.verify);
+    Completion completion(service_, *client_, framing, std::move(head));
     const Completion::Outcome outcome = co_await completion.Run(std::move(request.body), std::move(share));
     service_.metrics.CountRequest(route.name, outcome.status);
     co_return outcome.keep_alive;

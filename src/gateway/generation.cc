@@ -138,10 +138,10 @@ std::optional<Generation::Event> Generation::OnAccepted(const v1::Accepted& acce
     return std::nullopt;
   }
   service_.metrics.pages_verified_total += accepted.pages_verified();
+  verified_.AddPages(accepted.pages_verified());
   if (std::exchange(accepted_, true)) return std::nullopt;
   Event event;
   event.kind = Kind::kAccepted;
-  event.pages_verified = accepted.pages_verified();
   return event;
 }
 
@@ -167,6 +167,7 @@ std::optional<Generation::Event> Generation::OnFinished(const v1::Finished& fini
                finished.generated_tokens(), arrived);
     return Fail(HttpError(500, "A worker's answer is incomplete.", "incomplete_answer"));
   }
+  verified_.AddChecks(finished);
   Event event;
   event.kind = Kind::kFinished;
   event.reason = finished.reason();

@@ -11,6 +11,7 @@
 #include "gateway/api_error.h"
 #include "gateway/generate_call.h"
 #include "gateway/service.h"
+#include "gateway/verified_pages.h"
 #include "gateway/wake.h"
 
 namespace cofferdam::gateway {
@@ -26,7 +27,6 @@ class Generation {
   enum class Kind { kAccepted, kToken, kFinished, kFailed, kCancelled };
   struct Event {
     Kind kind = Kind::kFailed;
-    uint32_t pages_verified = 0;                          // kAccepted
     TokenId token = 0;                                    // kToken
     v1::Finished::Reason reason = v1::Finished::UNKNOWN;  // kFinished
     ApiError error;                                       // kFailed
@@ -45,6 +45,9 @@ class Generation {
   // The client is gone, or has seen enough: the stream is aborted at once, and Next returns kCancelled.
   void Cancel();
 
+  // What the attempts so far have told: pages with kAccepted, checks with kFinished. A worker that died, or was stopped
+  // early, told nothing of its checks.
+  const VerifiedPages& verified() const { return verified_; }
   const std::vector<TokenId>& tokens() const { return received_; }
   uint64_t last_attempt() const { return attempt_.counter(); }
 
@@ -76,6 +79,7 @@ class Generation {
   bool accepted_ = false;    // by any attempt; the client was told
   bool cancelled_ = false;
   int retries_ = 0;
+  VerifiedPages verified_;
   std::chrono::steady_clock::time_point launch_at_{};
   std::vector<TokenId> received_;
 };

@@ -57,6 +57,10 @@ std::string CommonHeaders(const Framing& framing, bool keep_alive) {
   return out;
 }
 
+void AppendHeaders(const HttpHeaders& headers, std::string& out) {
+  for (const auto& [name, value] : headers) absl::StrAppend(&out, name, ": ", value, "\r\n");
+}
+
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -111,17 +115,21 @@ std::string RenderReply(const HttpReply& reply, const Framing& framing) {
   if (reply.status != 204) {
     absl::StrAppend(&out, "Content-Type: ", reply.content_type, "\r\nContent-Length: ", reply.body.size(), "\r\n");
   }
-  for (const auto& [name, value] : reply.headers) absl::StrAppend(&out, name, ": ", value, "\r\n");
+  AppendHeaders(reply.headers, out);
   out += "\r\n";
   if (!framing.head_only && reply.status != 204) out += reply.body;
   return out;
 }
 
-std::string RenderStreamHead(const Framing& framing) {
+std::string RenderStreamHead(const Framing& framing, const HttpHeaders& headers) {
   const bool chunked = !framing.http_1_0;
-  return absl::StrCat(std::string(Version(framing)), " 200 OK\r\n", CommonHeaders(framing, framing.keep_alive && chunked),
-                      "Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
-                      chunked ? "Transfer-Encoding: chunked\r\n" : "", "\r\n");
+  std::string out =
+      absl::StrCat(std::string(Version(framing)), " 200 OK\r\n", CommonHeaders(framing, framing.keep_alive && chunked),
+                   "Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
+                   chunked ? "Transfer-Encoding: chunked\r\n" : "");
+  AppendHeaders(headers, out);
+  out += "\r\n";
+  return out;
 }
 
 std::string RenderChunk(std::string_view data, const Framing& framing) {

@@ -21,7 +21,8 @@ struct HttpRequest {
   std::string content_type;
   std::string content_encoding;
   std::string expect;
-  std::string request_id;  // the client's X-Request-Id when well-formed, else empty
+  std::string request_id;             // the client's X-Request-Id when well-formed, else empty
+  std::optional<std::string> verify;  // of every Cofferdam-Verify line, joined by commas; none without such a line
   bool http_1_0 = false;
   bool keep_alive = true;
   bool chunked = false;
@@ -31,11 +32,13 @@ struct HttpRequest {
   bool has_body() const { return chunked || content_length.value_or(0) > 0; }
 };
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpReply {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;
+  HttpHeaders headers;
 };
 
 HttpReply JsonReply(std::string body);
@@ -56,7 +59,7 @@ struct Framing {
 std::string RenderReply(const HttpReply& reply, const Framing& framing);
 
 // The head of an event stream. With HTTP/1.0 the stream ends with the connection, else it is chunked.
-std::string RenderStreamHead(const Framing& framing);
+std::string RenderStreamHead(const Framing& framing, const HttpHeaders& headers);
 std::string RenderChunk(std::string_view data, const Framing& framing);
 std::string RenderLastChunk(const Framing& framing);
 

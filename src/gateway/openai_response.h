@@ -33,6 +33,9 @@ class ResponseWriter {
   std::string FinishChunk(std::string_view reason) const;
   std::string UsageChunk(const Usage& usage) const;
   static std::string ErrorEvent(const ApiError& error);
+  // A comment, which clients of server-sent events pass over. It is a block of its own, so that a client that cuts the
+  // stream at empty lines still finds Done at the start of one.
+  static std::string VerifiedComment(const std::string& counts) { return ": cofferdam-verified " + counts + "\n\n"; }
   static std::string Done() { return "data: [DONE]\n\n"; }
 
   // The whole answer.

@@ -242,6 +242,7 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
                      wire.mutable_finished()->set_reason(finished.reason == engine::FinishReason::kStop ? v1::Finished::STOP
                                                                                                         : v1::Finished::LENGTH);
                      wire.mutable_finished()->set_generated_tokens(finished.generated);
+                     ToWire(finished.checks, wire.mutable_finished());
                      request.stream->Send(std::move(wire));
                      Finish(request, absl::OkStatus());
                    },

@@ -27,6 +27,15 @@ handoff::AttemptId FromWire(const v1::Attempt& wire) { return {.boot_id = wire.b
 
 std::string ToWire(const kv::Digest128& digest) { return {digest.begin(), digest.end()}; }
 
+void ToWire(const kv::CheckCounts& checks, v1::Finished* wire) {
+  for (const kv::CheckKind kind : kv::kAllCheckKinds) {
+    if (checks[kind].made == 0) continue;
+    v1::CheckCount* count = wire->add_checks();
+    count->set_kind(std::string(kv::ToString(kind)));
+    count->set_pages(checks[kind].made);
+  }
+}
+
 void ToWire(const handoff::AnnouncedPage& page, v1::SealedPage* wire) {
   wire->set_ordinal(page.ordinal);
   wire->set_region(page.source.region);

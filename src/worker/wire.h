@@ -8,6 +8,7 @@
 #include "cofferdam.pb.h"
 #include "engine/engine.h"
 #include "handoff/types.h"
+#include "kv/checks.h"
 #include "kv/seal.h"
 
 namespace cofferdam::worker {
@@ -22,6 +23,9 @@ void ToWire(const handoff::AnnouncedPage& page, v1::SealedPage* wire);
 absl::StatusOr<handoff::AnnouncedPage> FromWire(const v1::SealedPage& wire);
 
 std::string ToWire(const kv::Digest128& digest);
+
+// The checks that were made, by kind. A kind that was not is left out.
+void ToWire(const kv::CheckCounts& checks, v1::Finished* wire);
 
 // The spec of a decode request; `domain_key` is left to the caller. InvalidArgument for lists whose lengths do not match
 // or that are too long. Whether the values can be served is the engine's to judge.

@@ -1,6 +1,9 @@
-// The integrity checks as an operator meets them: modes, metrics, health.
+// The integrity checks as operators and clients meet them: modes, metrics, health, the counts of one request.
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <sstream>
 #include <string>
 
 #include "e2e/cluster.h"
@@ -22,6 +25,26 @@ std::string Question(const std::string& code) {
   return text + " What is the access code of Anna?";
 }
 
+using Counts = std::map<std::string, uint64_t>;
+
+// "pages=16, tags=640" as a map.
+Counts CountsOf(const std::string& text) {
+  Counts counts;
+  std::istringstream in(text);
+  for (std::string item; in >> item;) counts[item.substr(0, item.find('='))] = std::stoull(item.substr(item.find('=') + 1));
+  return counts;
+}
+
+// A chat that asks for the counts of its checks.
+Response AskVerified(const Cluster& cluster, const std::string& content, bool stream) {
+  const Json message{{"role", "user"}, {"content", content}};
+  const Json body{{"messages", {message}}, {"temperature", 0}, {"max_tokens", 24}, {"stream", stream}};
+  Response response = cluster.Ask(http::Post("/v1/chat/completions", body.dump(), "Cofferdam-Verify: 1\r\n"));
+  EXPECT_EQ(response.status, 200) << response.body;
+  EXPECT_TRUE(response.headers.contains("cofferdam-verified"));
+  return response;
+}
+
 class VerifyReadsModes : public testing::TestWithParam<const char*> {};
 
 TEST_P(VerifyReadsModes, EveryModeAnswersTheSameAndCountsItsChecks) {
@@ -41,7 +64,60 @@ TEST_P(VerifyReadsModes, EveryModeAnswersTheSameAndCountsItsChecks) {
   EXPECT_EQ(cluster.Ask("GET /health HTTP/1.1\r\nHost: test\r\n\r\n").status, 200) << "every check that is on has run";
 }
 
+TEST_P(VerifyReadsModes, AClientThatAsksIsToldTheChecksOfItsRequestAlone) {
+  Cluster cluster({"--verify-reads", GetParam(), "--page-size", "16", "--chunk-tokens", "64"});
+  ASSERT_TRUE(cluster.Start());
+  const Response first = AskVerified(cluster, Question("7391"), false);
+  EXPECT_EQ(first.json()["choices"][0]["message"]["content"], "7391");
+  const Counts counts = CountsOf(first.headers.at("cofferdam-verified"));
+  ASSERT_EQ(counts.size(), 6u) << first.headers.at("cofferdam-verified");
+  const uint64_t pages = counts.at("pages");
+  EXPECT_GT(pages, 2u);
+  EXPECT_EQ(counts.at("seal"), pages);
+  EXPECT_GT(counts.at("tags"), pages) << "each page at its arrival and in every step";
+  const std::string mode = GetParam();
+  EXPECT_EQ(counts.at("payload") > 0, mode != "tags");
+  if (mode == "full") {
+    EXPECT_GE(counts.at("payload"), pages);
+  }
+
+  // The same question again: its counts, and not those of both.
+  const Response second = AskVerified(cluster, Question("7391"), true);
+  EXPECT_EQ(second.headers.at("cofferdam-verified"), "pages=" + std::to_string(pages));
+  const std::string start = ": cofferdam-verified ";
+  const size_t at = second.body.find(start);
+  ASSERT_NE(at, std::string::npos) << second.body;
+  const size_t end = second.body.find("\n\ndata: [DONE]\n\n", at);
+  ASSERT_NE(end, std::string::npos) << second.body;
+  const Counts again = CountsOf(second.body.substr(at + start.size(), end - at - start.size()));
+  for (const char* kind : {"pages", "tags", "seal", "payload"}) EXPECT_EQ(again.at(kind), counts.at(kind)) << kind;
+  EXPECT_TRUE(Eventually([&] { return cluster.Metric("decode", "checks_total", "seal") == 2.0 * static_cast<double>(pages); }));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, VerifyReadsModes, testing::Values("tags", "sampled:3", "full"));
+
+TEST(VerifyReads, ACheckThatWasNotMadeIsNotOnTheWire) {
+  Cluster cluster({"--verify-reads", "full"});
+  ASSERT_TRUE(cluster.Start());
+  v1::GenerateRequest request;
+  request.mutable_attempt()->set_boot_id(77);
+  request.mutable_attempt()->set_counter(1);
+  for (const int token : {5, 6, 7}) request.add_tokens(token);  // decode's own, and no page is ever full
+  request.set_max_tokens(2);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + 20s);
+  const auto stub = cluster.Decode();
+  const auto reader = stub->Generate(&context, request);
+  v1::Finished finished;
+  for (v1::GenerateEvent event; reader->Read(&event);) {
+    if (event.has_finished()) finished = event.finished();
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  ASSERT_EQ(finished.generated_tokens(), 2u);
+  ASSERT_EQ(finished.checks_size(), 1) << finished.DebugString();
+  EXPECT_EQ(finished.checks(0).kind(), "tags");
+  EXPECT_EQ(finished.checks(0).pages(), 4u) << "one page, before and after each of two steps";
+}
 
 TEST(VerifyReads, ThereIsNoOff) {
   const Ended ended = RunCofferdam({"up", "--port", "0", "--verify-reads", "off"});

@@ -12,10 +12,10 @@ const std::string kModel = std::string(COFFERDAM_VOCABULARIES) + "/ggml-vocab-ll
 
 }  // namespace
 
-bool Stage::Accept() {
+bool Stage::Accept(uint32_t pages_verified) {
   v1::GenerateEvent event;
   event.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(request_->tokens_size()) - request_->resumed_tokens());
-  event.mutable_accepted()->set_pages_verified(1);
+  event.mutable_accepted()->set_pages_verified(pages_verified);
   *event.mutable_attempt() = request_->attempt();
   return writer_->Write(event);
 }
@@ -32,11 +32,16 @@ bool Stage::Token(TokenId token) { return writer_->Write(TokenEvent(request_->re
 
 bool Stage::Send(v1::GenerateEvent event) { return writer_->Write(event); }
 
-grpc::Status Stage::Finish(v1::Finished::Reason reason) {
+grpc::Status Stage::Finish(v1::Finished::Reason reason, const Checks& checks) {
   v1::GenerateEvent event;
   *event.mutable_attempt() = request_->attempt();
   event.mutable_finished()->set_reason(reason);
   event.mutable_finished()->set_generated_tokens(sent_);
+  for (const auto& [kind, pages] : checks) {
+    v1::CheckCount* count = event.mutable_finished()->add_checks();
+    count->set_kind(kind);
+    count->set_pages(pages);
+  }
   writer_->Write(event);
   return grpc::Status::OK;
 }

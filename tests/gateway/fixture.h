@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -30,18 +31,21 @@ using http::Response;
 using http::TextOf;
 using namespace std::chrono_literals;
 
+// Kinds of checks and their pages, as Finished carries them.
+using Checks = std::vector<std::pair<std::string, uint64_t>>;
+
 // The server's end of one Generate stream, with the words of a script.
 class Stage {
  public:
   Stage(grpc::ServerContext* context, const v1::GenerateRequest* request, grpc::ServerWriter<v1::GenerateEvent>* writer)
       : context_(context), request_(request), writer_(writer) {}
   const v1::GenerateRequest& request() const { return *request_; }
-  bool Accept();
+  bool Accept(uint32_t pages_verified = 1);
   // With the next index, counted from the tokens that were sent before.
   bool Token(TokenId token);
   bool Send(v1::GenerateEvent event);
   v1::GenerateEvent TokenEvent(uint32_t index, TokenId token) const;
-  grpc::Status Finish(v1::Finished::Reason reason);
+  grpc::Status Finish(v1::Finished::Reason reason, const Checks& checks = {});
   bool cancelled() const { return context_->IsCancelled(); }
   // Returns whether the call was cancelled within `longest`.
   bool AwaitCancel(std::chrono::milliseconds longest) const;
