@@ -18,18 +18,21 @@
 namespace cofferdam {
 
 enum class Fault : uint8_t {
-  kTagsNotCompared,     // a step does not look at the tags of its pages
-  kIdentityNotChecked,  // a page that arrives may be that of other tokens
-  kChecksumNotChecked,  // a page that arrives may hold other bytes than it was sealed with
-  kNoSealChecksum,      // a page is sealed without a look at its bytes
-  kContentNotChecked,   // layer 0 of adopted pages is not computed again
-  kNoZeroing,           // a page returns to the free list as it was left
+  kTagsNotCompared,      // a step does not look at the tags of its pages
+  kIdentityNotChecked,   // a page that arrives may be that of other tokens
+  kChecksumNotChecked,   // a page that arrives may hold other bytes than it was sealed with
+  kNoSealChecksum,       // a page is sealed without a look at its bytes
+  kContentNotChecked,    // layer 0 of adopted pages is not computed again
+  kNoZeroing,            // a page returns to the free list as it was left
+  kPlaceholderPrompt,    // a prefill worker computes a placeholder at every position of a prompt
+  kIdentityFromRequest,  // a page is named by the tokens that were asked for, not by those that were computed
 };
 
 #ifdef COFFERDAM_FAULTS
 
-inline constexpr std::array<std::string_view, 6> kFaultNames = {"tags-not-compared", "identity-not-checked", "checksum-not-checked",
-                                                                "no-seal-checksum",  "content-not-checked",  "no-zeroing"};
+inline constexpr std::array<std::string_view, 8> kFaultNames = {
+    "tags-not-compared",   "identity-not-checked", "checksum-not-checked", "no-seal-checksum",
+    "content-not-checked", "no-zeroing",           "placeholder-prompt",   "identity-from-request"};
 
 namespace internal {
 inline std::atomic<uint64_t> faults_on{0};

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/address.h"
+#include "base/faults.h"
 #include "cli/embedded_model.h"
 
 namespace cofferdam::cli {
@@ -51,6 +52,9 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
                  "How fast sealed pages are checked again while they lie in the pool (0: not at all)")
       ->capture_default_str()
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40));
+#ifdef COFFERDAM_FAULTS
+  app.add_option("--fault", flags.faults, "Re-create a wrong behaviour by name (src/base/faults.h); may be given several times");
+#endif
   app.add_flag("--no-repack", flags.no_repack, "Use the weights as they lie in the file, without a faster private copy");
   app.add_flag("--lifo-pages", flags.lifo_pages, "Reuse pages last-in first-out (for tests: races become likelier)");
 }
@@ -170,6 +174,21 @@ void ApplyConfigFile(const std::string& path, CLI::App& app) {
   }
 }
 
+namespace {
+
+absl::Status TurnFaultsOn([[maybe_unused]] const Flags& flags) {
+#ifdef COFFERDAM_FAULTS
+  for (const std::string& name : flags.faults) {
+    const std::optional<Fault> fault = FaultNamed(name);
+    if (!fault.has_value()) return absl::InvalidArgumentError(absl::StrCat("there is no fault point '", name, "'"));
+    SetFault(*fault, true);
+  }
+#endif
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, const Flags& flags) {
   worker::WorkerOptions options;
   options.role = role;
@@ -183,6 +202,7 @@ absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, c
   }
   auto model = ModelPath(flags);
   if (!model.ok()) return model.status();
+  if (absl::Status status = TurnFaultsOn(flags); !status.ok()) return status;
   auto secret = ClusterSecret(flags);
   if (!secret.ok()) return secret.status();
   options.model_path = *model;

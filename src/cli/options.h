@@ -40,6 +40,7 @@ struct Flags {
   int heartbeat_ms = 1000;
   bool no_repack = false;
   bool lifo_pages = false;
+  std::vector<std::string> faults;  // builds with fault points alone
   std::string verify_reads = "tags";
   std::string verify_content = "on";
   uint64_t scrub_bytes_per_second = uint64_t{16} << 20;

@@ -176,6 +176,7 @@ class Engine {
     Sequence* sequence;
     uint32_t rows;
     bool wants_logits;
+    size_t first_row = 0;  // in the batch
   };
 
   Sequence& Get(SequenceId id);
@@ -194,7 +195,7 @@ class Engine {
   bool SameContent(const Sequence& sequence, std::span<const ContentSample> samples, absl::Status& status);
   WrongPage Describe(const Sequence& sequence, uint32_t ordinal, kv::CheckKind kind) const;
   void FailOnWrong(Sequence& sequence, std::vector<WrongPage> wrong, std::vector<Event>& events);
-  absl::StatusOr<std::span<const float>> Compute(const std::vector<Slice>& slices);
+  absl::StatusOr<std::span<const float>> Compute(std::vector<Slice>& slices);
   void Advance(Slice& slice, const float* logits, std::vector<Event>& events);
   void SealFullPages(Sequence& sequence, std::vector<Event>& events);
   void Sample(Sequence& sequence, const float* logits, std::vector<Event>& events);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/faults.h"
 #include "engine/engine.h"
 #include "engine/sequence.h"
 
@@ -24,12 +25,14 @@ std::vector<Engine::Slice> Engine::Compose() {
   return slices;
 }
 
-absl::StatusOr<std::span<const float>> Engine::Compute(const std::vector<Slice>& slices) {
+absl::StatusOr<std::span<const float>> Engine::Compute(std::vector<Slice>& slices) {
   rows_.clear();
   tables_.clear();
   sums_.clear();
-  for (const Slice& slice : slices) {
+  for (Slice& slice : slices) {
     Sequence& sequence = *slice.sequence;
+    slice.first_row = rows_.size();
+    const bool placeholder = FaultIsOn(Fault::kPlaceholderPrompt) && !sequence.generates();
     const auto table = static_cast<uint32_t>(tables_.size());
     tables_.push_back(sequence.payloads);
     if (options_.verify_reads.mode == VerifyReads::Mode::kFull) sums_.push_back(sequence.sums);
@@ -38,7 +41,7 @@ absl::StatusOr<std::span<const float>> Engine::Compute(const std::vector<Slice>&
       const kv::PageHandle& page = sequence.pages[position / pool_.layout().page_tokens()];
       if (pool_.StateOf(page.page()) == kv::PageState::kReserved) pool_.MarkFilling(page);
       CD_CHECK(pool_.StateOf(page.page()) == kv::PageState::kFilling, "a sealed page is never written");
-      rows_.push_back({.token = sequence.tokens[position],
+      rows_.push_back({.token = placeholder ? 1 : sequence.tokens[position],
                        .position = static_cast<uint32_t>(position),
                        .table = table,
                        .wants_logits = slice.wants_logits && position + 1 == first + slice.rows});
@@ -83,8 +86,8 @@ void Engine::Step(std::vector<Event>& events) {
 
 void Engine::Advance(Slice& slice, const float* logits, std::vector<Event>& events) {
   Sequence& sequence = *slice.sequence;
-  const auto first = sequence.tokens.begin() + static_cast<ptrdiff_t>(sequence.covered());
-  sequence.fed.insert(sequence.fed.end(), first, first + slice.rows);
+  // From the batch that was computed, not from the request: so a page's identity says what is really in it.
+  for (size_t i = 0; i < slice.rows; ++i) sequence.fed.push_back(rows_[slice.first_row + i].token);
   if (slice.rows > 1 || !slice.wants_logits) counters_.prefill_tokens += slice.rows;
   SealFullPages(sequence, events);
   if (slice.wants_logits) {
@@ -104,7 +107,8 @@ void Engine::SealFullPages(Sequence& sequence, std::vector<Event>& events) {
     if (count == 0 || (count < page_tokens && !complete)) return;
     const kv::PageHandle& page = sequence.pages[sequence.sealed_pages];
     // The identity is what was fed, never what was asked for.
-    const kv::Digest128 identity = sequence.chain.Append({sequence.fed.data() + start, count});
+    const TokenId* const named = FaultIsOn(Fault::kIdentityFromRequest) ? sequence.tokens.data() : sequence.fed.data();
+    const kv::Digest128 identity = sequence.chain.Append({named + start, count});
     const kv::Seal seal = pool_.SealPage(page, identity, static_cast<uint32_t>(count));
     ++counters_.pages_sealed;
     sequence.sums.push_back(pool_.RunChecksumsOf(page).data());
