@@ -4,15 +4,16 @@
 # `#include "kv/pool.h"` compiles only in a target that depends on `kv`, and a dependency that the table
 # does not allow stops the configuration. The same table stands in docs/design.md (section 9); a test compares them.
 set(COFFERDAM_MAY_USE_base "")
+set(COFFERDAM_MAY_USE_tenure base)
 set(COFFERDAM_MAY_USE_text base)
 set(COFFERDAM_MAY_USE_kv base)
 set(COFFERDAM_MAY_USE_handoff base kv)
 set(COFFERDAM_MAY_USE_model base kv text)
 set(COFFERDAM_MAY_USE_engine base kv model)
 set(COFFERDAM_MAY_USE_fabric base kv)
-set(COFFERDAM_MAY_USE_worker base kv text handoff model engine fabric proto)
+set(COFFERDAM_MAY_USE_worker base tenure kv text handoff model engine fabric proto)
 set(COFFERDAM_MAY_USE_gateway base text proto)
-set(COFFERDAM_MAY_USE_cli base text kv handoff model engine fabric worker gateway proto)
+set(COFFERDAM_MAY_USE_cli base tenure text kv handoff model engine fabric worker gateway proto)
 
 # cofferdam_library(FOLDER SOURCES a.cc ... USES base kv ... LINKS external::targets ...)
 function(cofferdam_library folder)

@@ -1,4 +1,4 @@
-// cofferdam up | gateway | prefill | decode
+// cofferdam up | gateway | prefill | decode | incidents
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/address.h"
 #include "base/log.h"
+#include "cli/incidents.h"
 #include "cli/options.h"
 #include "cli/supervisor.h"
 #include "cli/up.h"
@@ -137,11 +138,15 @@ int Main(int argc, char** argv) {
       {"decode", "Own requests: fetch and verify pages, generate tokens"},
   };
   for (const auto& [name, help] : commands) AddOptions(name, *app.add_subcommand(name, help), flags);
+  IncidentFlags incident_flags;
+  CLI::App& incidents = *app.add_subcommand("incidents", "Say from the tenure logs whom an incident could affect");
+  AddIncidentOptions(incidents, incident_flags);
   const auto is_command = [&](std::string_view word) {
-    return std::ranges::any_of(commands, [&](const auto& c) { return c.first == word; });
+    return word == incidents.get_name() || std::ranges::any_of(commands, [&](const auto& c) { return c.first == word; });
   };
   if (argc > 1 && argv[1][0] != '-' && !is_command(argv[1])) {
-    std::fprintf(stderr, "'%s' is not a command of cofferdam; there are up, gateway, prefill and decode. See cofferdam --help\n",
+    std::fprintf(stderr,
+                 "'%s' is not a command of cofferdam; there are up, gateway, prefill, decode and incidents. See cofferdam --help\n",
                  argv[1]);
     return kExitRefused;
   }
@@ -152,6 +157,7 @@ int Main(int argc, char** argv) {
     const int code = app.exit(error);
     return code == 0 ? 0 : kExitRefused;
   }
+  if (incidents.parsed()) return RunIncidents(incident_flags);
   const std::string command = app.get_subcommands().front()->get_name();
   log::Init(command, flags.log_level, flags.log_json);
   if (sodium_init() < 0) return Refuse(absl::InternalError("libsodium could not be initialised"));

@@ -1,11 +1,13 @@
 // What a newcomer types, and what comes back when it is wrong.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "e2e/cluster.h"
+#include "tenure/record.h"
 
 namespace cofferdam::e2e {
 namespace {
@@ -27,6 +29,10 @@ TEST(Commands, HelpOfEachNamesItsOptions) {
       EXPECT_NE(ended.output.find(option), std::string::npos) << command;
   }
   EXPECT_EQ(RunCofferdam({"--version"}).exit_code, 0);
+  const Ended incidents = RunCofferdam({"incidents", "--help"});
+  EXPECT_EQ(incidents.exit_code, 0);
+  for (const char* option : {"--log", "--since", "--until", "--min-prompt", "--json"})
+    EXPECT_NE(incidents.output.find(option), std::string::npos) << option;
 }
 
 // A portable build installs one binary for each instruction-set level and this launcher as `cofferdam`.
@@ -73,6 +79,87 @@ TEST(Commands, UnknownOptionsAndCommandsAreRefusedByName) {
 
 TEST(Commands, APoolSmallerThanTheContextIsRefusedAndSaysByHowMuch) {
   ExpectRefused({"up", "--port", "0", "--context-length", "1024", "--kv-tokens", "512"}, {"1024", "512", "--shrink-context"});
+}
+
+// A folder with the log of one decode worker: r1 and r2 had page 3 one after the other.
+class TenureFolder {
+ public:
+  TenureFolder() {
+    std::string pattern = std::filesystem::temp_directory_path() / "cofferdam-log-XXXXXX";
+    path_ = mkdtemp(pattern.data()) == nullptr ? "" : pattern;
+    const tenure::Stamp stamp{kNoon, tenure::Role::kDecode, tenure::BootId(1)};
+    Write(tenure::Boot{stamp, 16, 64, "1"});
+    for (const uint64_t n : {1, 2}) {
+      const std::string name = "r" + std::to_string(n);
+      Write(tenure::Started{stamp, SequenceId(n), name, "d", 100 * n, 1, {{PageId(3), Generation(n)}}});
+      Write(tenure::Ended{stamp, SequenceId(n), n == 1 ? tenure::Outcome::kFinished : tenure::Outcome::kIntegrity, 1, 1});
+    }
+  }
+  ~TenureFolder() { std::filesystem::remove_all(path_); }
+  TenureFolder(const TenureFolder&) = delete;
+  TenureFolder& operator=(const TenureFolder&) = delete;
+
+  void BreakTheSecond() {
+    const tenure::Stamp stamp{kNoon, tenure::Role::kDecode, tenure::BootId(1)};
+    Write(tenure::Incident{stamp, SequenceId(2), "r2", "d", "tags", PageId(3), Generation(2), Generation(1),
+                           std::string(tenure::kActionEnded), ""});
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  static constexpr tenure::Micros kNoon = 1'796'126'400'000'000;  // 2026-12-01T12:00:00Z
+  void Write(const tenure::Record& record) {
+    std::string lines;
+    tenure::AppendLines(record, lines);
+    std::ofstream(path_ + "/decode-0000000000000001-000001.jsonl", std::ios::app) << lines;
+  }
+  std::string path_;
+};
+
+TEST(Commands, IncidentsSaysWhoWasInThePageAndEndsWithItsOwnExitCode) {
+  TenureFolder folder;
+  folder.BreakTheSecond();
+  const Ended ended = RunCofferdam({"incidents", "--log", folder.path()});
+  EXPECT_EQ(ended.exit_code, 3) << ended.output;
+  for (const char* words : {"1 incident\n", "check \"tags\" failed on page 3", "generation 1: request r1", "0 findings"})
+    EXPECT_NE(ended.output.find(words), std::string::npos) << words << " is not in: " << ended.output;
+  // Before it, there was none.
+  EXPECT_EQ(RunCofferdam({"incidents", "--log", folder.path(), "--until", "2026-12-01T11:59:59Z"}).exit_code, 0);
+  EXPECT_EQ(RunCofferdam({"incidents", "--log", folder.path(), "--since", "2026-12-02"}).exit_code, 0);
+}
+
+TEST(Commands, IncidentsInJsonIsOneObject) {
+  TenureFolder folder;
+  folder.BreakTheSecond();
+  const Ended ended = RunCofferdam({"incidents", "--log", folder.path(), "--json", "--min-prompt", "150"});
+  EXPECT_EQ(ended.exit_code, 3);
+  const Json json = Json::parse(ended.output, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << ended.output;
+  EXPECT_EQ(json["incidents"][0]["content_may_be_of"]["listed"][0]["request"], "r1");
+  ASSERT_EQ(json["long_prompts"].size(), 1u);
+  EXPECT_EQ(json["long_prompts"][0]["request"], "r2");
+}
+
+// A request that was ended for a failed check, of which there is no record, is something to look at too.
+TEST(Commands, IncidentsEndsWithThatExitCodeForAFindingAlone) {
+  TenureFolder folder;
+  const Ended ended = RunCofferdam({"incidents", "--log", folder.path()});
+  EXPECT_EQ(ended.exit_code, 3) << ended.output;
+  EXPECT_NE(ended.output.find("0 incidents"), std::string::npos) << ended.output;
+}
+
+TEST(Commands, IncidentsRefusesWrongInputAndSaysWhereItLooked) {
+  TenureFolder folder;
+  ExpectRefused({"incidents", "--log", "/nowhere/at/all"}, {"/nowhere/at/all"});
+  ExpectRefused({"incidents", "--log", folder.path(), "--since", "yesterday"}, {"yesterday", "24h"});
+  ExpectRefused({"incidents", "--log", folder.path(), "--since", "1h", "--until", "2h"}, {"--since is later"});
+  ExpectRefused({"incidents", "--log", folder.path(), "--min-prompt", "0"}, {"--min-prompt"});
+  ExpectRefused({"incidents", "--log", folder.path(), "--model", "x"}, {"--model"});
+  EXPECT_EQ(RunCofferdam({"incidents", "--log", "/nowhere/at/all"}).exit_code, 78);
+  EXPECT_EQ(RunCofferdam({"incidents", "--log", folder.path(), "--since", "yesterday"}).exit_code, 78);
+  setenv("XDG_STATE_HOME", folder.path().c_str(), 1);
+  ExpectRefused({"incidents"}, {folder.path() + "/cofferdam"});
+  unsetenv("XDG_STATE_HOME");
 }
 
 // A process manager must tell what another start can help from what it cannot.
