@@ -13,6 +13,7 @@
 #include "base/address.h"
 #include "base/faults.h"
 #include "cli/embedded_model.h"
+#include "tenure/folder.h"
 
 namespace cofferdam::cli {
 namespace {
@@ -43,6 +44,15 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
   app.add_option("--heartbeat-ms", flags.heartbeat_ms, "A stream between workers that was silent for three of these is closed")
       ->capture_default_str()
       ->check(CLI::Range(50, 60000));
+  app.add_option("--tenure-log", flags.tenure_log,
+                 "Folder of the log of who owned which page, for `cofferdam incidents` (default: $XDG_STATE_HOME/cofferdam, else "
+                 "~/.local/state/cofferdam); 'off': none is kept");
+  app.add_option("--tenure-log-days", flags.tenure_log_days, "Older files of the tenure log are removed")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 36500));
+  app.add_option("--tenure-log-files", flags.tenure_log_files, "Files of 16 MiB that each role keeps of the tenure log, at most")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
   app.add_option(
          "--verify-reads", flags.verify_reads,
          "What is checked of the pages that a step reads: 'tags' at both ends; 'sampled:N': and the bytes of N sealed pages a "
@@ -223,6 +233,11 @@ absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, c
   options.local_prefill_tokens = flags.local_prefill_tokens;
   options.transfer_window_bytes = flags.transfer_window_bytes;
   options.heartbeat_ms = flags.heartbeat_ms;
+  if (flags.tenure_log != "off") {
+    // Without a home there is no default, and none is kept; the worker says so.
+    options.tenure_log = flags.tenure_log.empty() ? tenure::DefaultFolder().value_or("") : flags.tenure_log;
+  }
+  options.tenure_retention = {.max_files = flags.tenure_log_files, .max_age = std::chrono::days(flags.tenure_log_days)};
   auto verify_reads = engine::ParseVerifyReads(flags.verify_reads);
   if (!verify_reads.ok()) return verify_reads.status();
   options.verify_reads = *verify_reads;

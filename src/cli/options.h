@@ -41,6 +41,8 @@ struct Flags {
   bool no_repack = false;
   bool lifo_pages = false;
   std::vector<std::string> faults;  // builds with fault points alone
+  std::string tenure_log;           // empty: tenure::DefaultFolder; "off": none
+  uint32_t tenure_log_days = 30, tenure_log_files = 64;
   std::string verify_reads = "tags";
   std::string verify_content = "on";
   uint64_t scrub_bytes_per_second = uint64_t{16} << 20;

@@ -91,6 +91,9 @@ std::vector<std::string> WorkerArguments(const std::string& role, const Flags& f
   if (flags.log_json) arguments.push_back("--log-json");
   if (flags.shrink_context) arguments.push_back("--shrink-context");
   if (flags.no_repack) arguments.push_back("--no-repack");
+  if (!flags.tenure_log.empty()) arguments.insert(arguments.end(), {"--tenure-log", flags.tenure_log});
+  arguments.insert(arguments.end(), {"--tenure-log-days", absl::StrCat(flags.tenure_log_days), "--tenure-log-files",
+                                     absl::StrCat(flags.tenure_log_files)});
   for (const std::string& fault : flags.faults) arguments.insert(arguments.end(), {"--fault", fault});
   if (flags.lifo_pages) arguments.push_back("--lifo-pages");
   if (role == "prefill") {

@@ -77,6 +77,12 @@ Engine::PageView Engine::PageAt(SequenceId id, uint32_t ordinal) {
   return {.page = handle.page(), .generation = handle.generation(), .payload = pool_.Payload(handle.page())};
 }
 
+std::vector<std::pair<PageId, Generation>> Engine::TenuresOf(SequenceId id) const {
+  std::vector<std::pair<PageId, Generation>> tenures;
+  for (const kv::PageHandle& page : const_cast<Engine*>(this)->Get(id).pages) tenures.emplace_back(page.page(), page.generation());
+  return tenures;
+}
+
 void Engine::HoldForTransfer(SequenceId id, uint32_t ordinal) {
   Sequence& sequence = Get(id);
   CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(),
@@ -84,7 +90,7 @@ void Engine::HoldForTransfer(SequenceId id, uint32_t ordinal) {
   pool_.HoldForTransfer(sequence.pages[ordinal]);
 }
 
-absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Verified& page) {
+absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Verified& page, WrongPage* wrong) {
   Sequence& sequence = Get(id);
   CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(),
            "I4: a page is adopted before its sequence runs");
@@ -95,6 +101,7 @@ absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Verified& 
   absl::Status status = pool_.Adopt(sequence.pages[ordinal], page);
   if (!status.ok()) {
     ++counters_.checks[kv::CheckKind::kTags].failed;
+    if (wrong != nullptr) *wrong = Describe(sequence, ordinal, kv::CheckKind::kTags);
     Erase(sequence, {sequence.pages[ordinal].page()});
     return WithFacts(std::move(status), {.code = std::string(error_code::kIntegrity)});
   }

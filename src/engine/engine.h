@@ -18,6 +18,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -133,12 +134,15 @@ class Engine {
     operator kv::Arrived() const { return {.page = page, .generation = generation, .payload = payload}; }  // NOLINT: a view of it
   };
   PageView PageAt(SequenceId sequence, uint32_t ordinal);
+  // All pages of a sequence, in order, with their tenures.
+  std::vector<std::pair<PageId, Generation>> TenuresOf(SequenceId sequence) const;
   void HoldForTransfer(SequenceId sequence, uint32_t ordinal);
   // Takes page and generation since the sequence may have been released meanwhile.
   void EndTransfer(PageId page, Generation generation) { pool_.EndTransfer(page, generation); }
   // I4: joins a verified page to the page table; pages are adopted in any order. DataLoss when the tenure or the tags
   // are wrong: the page is quarantined and the sequence is gone.
-  absl::Status Adopt(SequenceId sequence, uint32_t ordinal, const kv::Verified& page);
+  // `wrong`, unless null, then receives what was found.
+  absl::Status Adopt(SequenceId sequence, uint32_t ordinal, const kv::Verified& page, WrongPage* wrong = nullptr);
   // Computes layer 0's K and V again for a token of every adopted page, now and then for all tokens of one, and compares them
   // with what lies in the pages: a seal proves which tokens a page was made for, not that its numbers are theirs. Does nothing
   // unless EngineOptions::verify_content. DataLoss when they differ; the sequence keeps its pages, for the caller to release:

@@ -141,7 +141,7 @@ void BootHistory::Take(Rejected& rejected) {
   ++summary_.rejected;
   const Micros time = rejected.stamp.time;
   // "No worker just now" is no judgement of the request: its sender may try again, under the same id.
-  if (rejected.code != error_code::kNoWorker && !rejected.request_id.empty()) {
+  if (rejected.code != error_code::kNoWorker && rejected.code != error_code::kQueueFull && !rejected.request_id.empty()) {
     rejected_.try_emplace(rejected.request_id, rejected.code);
   }
   Report& report = gathered_.report;

@@ -163,7 +163,11 @@ void DecodeWorker::OnRead(RequestId id, uint64_t serial, const ReadResult& read)
     counters_.read_bytes += core_->layout().payload_bytes();
     kv::CheckCounts::Count& seals = core_->checks()[kv::CheckKind::kSeal];
     ++seals.made;
-    if (std::holds_alternative<kv::SealFault>(*read.arrival)) ++seals.failed;
+    if (const auto* fault = std::get_if<kv::SealFault>(&*read.arrival); fault != nullptr) {
+      ++seals.failed;
+      RecordOnTheWay(*request, kv::CheckKind::kSeal, read.ordinal,
+                     absl::StrCat(std::string(ToString(*fault)), ", from prefill worker ", request->peer->address()));
+    }
     transfer_seconds_.Observe(std::chrono::duration<double>(read.transfer).count());
     verification_seconds_.Observe(std::chrono::duration<double>(read.verification).count());
     request->handoff->OnReadDone(read.ordinal, *read.arrival, actions);
@@ -191,10 +195,13 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
     if (const auto* read = std::get_if<handoff::IssueRead>(&action)) {
       IssueRead(*request, *read);
     } else if (const auto* adopt = std::get_if<handoff::Adopt>(&action)) {
-      absl::Status status = core_->engine().Adopt(*request->sequence, adopt->ordinal, adopt->page);
+      engine::WrongPage wrong;
+      absl::Status status = core_->engine().Adopt(*request->sequence, adopt->ordinal, adopt->page, &wrong);
       if (!status.ok()) {
         // The engine has let the sequence go and has quarantined the page.
         log::error("request {}: {}", request->request_id, std::string(status.message()));
+        core_->ledger().OnWrong(*request->sequence, {&wrong, 1}, tenure::kActionEnded, "found at adoption");
+        core_->ledger().OnEnded(*request->sequence, tenure::Outcome::kIntegrity, 0, request->pages_verified);
         by_sequence_.erase(*request->sequence);
         request->sequence.reset();
         handoff::DecodeActions then;
@@ -230,6 +237,8 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
 void DecodeWorker::OnWrongContent(Request& request, const absl::Status& status) {
   ++counters_.handoffs_failed;
   log::error("request {}, prefill worker {}: {}", request.request_id, request.peer->address(), std::string(status.message()));
+  RecordOnTheWay(request, kv::CheckKind::kContent, 0,
+                 absl::StrCat("K and V of other tokens, from prefill worker ", request.peer->address()));
   request.retry = !request.abandoned && request.handoffs < kMaxHandoffs && WhyNotReady().empty();
   if (!request.retry) return Finish(request, status);
   OnReleased(request);
@@ -240,6 +249,7 @@ void DecodeWorker::OnReleased(Request& request) {
   if (request.sequence.has_value()) {
     by_sequence_.erase(*request.sequence);
     core_->engine().Release(*request.sequence);
+    core_->ledger().OnEnded(*request.sequence, tenure::Outcome::kFailed, 0, request.pages_verified);
     request.sequence.reset();
   }
   if (!request.retry) {

@@ -138,6 +138,11 @@ void DecodeWorker::OnNew(std::shared_ptr<GenerateStream> stream, v1::GenerateReq
   auto spec = FromWire(wire);
   if (absl::Status status = spec.ok() ? Judge(*spec) : spec.status(); !status.ok()) {
     ++counters_.rejected;
+    core_->ledger().OnRejected({.request_id = wire.request_id(),
+                                .domain = wire.domain(),
+                                .prompt_tokens = static_cast<uint64_t>(wire.tokens_size()),
+                                .max_output = wire.max_tokens()},
+                               status);
     stream->End(ToGrpc(status));
     return;
   }
@@ -167,11 +172,13 @@ void DecodeWorker::StartWaiting() {
     queue_.pop_front();
     if (auto* rejected = std::get_if<kv::Rejected>(&result)) {
       ++counters_.rejected;
+      core_->ledger().OnRejected(OwnerOf(*request), rejected->status);
       Finish(*request, rejected->status);
       continue;
     }
     request->sequence = std::get<engine::Engine::Started>(result).sequence;
     by_sequence_.emplace(*request->sequence, request->id);
+    core_->ledger().OnStarted(core_->engine(), *request->sequence, OwnerOf(*request));
     Begin(*request);
   }
 }
@@ -181,6 +188,24 @@ void DecodeWorker::Begin(Request& request) {
   ++counters_.local_prefills;
   core_->engine().Run(*request.sequence);
   Accept(request);
+}
+
+Ledger::Owner DecodeWorker::OwnerOf(const Request& request) {
+  return {.request_id = request.request_id,
+          .domain = request.domain,
+          .prompt_tokens = request.spec.tokens.size(),
+          .max_output = request.spec.max_output};
+}
+
+void DecodeWorker::RecordOnTheWay(const Request& request, kv::CheckKind kind, uint32_t ordinal, const std::string& detail) {
+  const auto at = core_->engine().PageAt(*request.sequence, ordinal);
+  const engine::WrongPage page{.kind = kind,
+                               .page = at.page,
+                               .ordinal = ordinal,
+                               .expected = at.generation,
+                               .found = at.generation,
+                               .in_memory = at.generation};
+  core_->ledger().OnWrong(*request.sequence, {&page, 1}, tenure::kActionRetired, detail);
 }
 
 void DecodeWorker::Accept(Request& request) {
@@ -200,6 +225,8 @@ void DecodeWorker::Finish(Request& request, const absl::Status& status) {
   if (request.sequence.has_value()) {
     by_sequence_.erase(*request.sequence);
     core_->engine().Release(*request.sequence);
+    core_->ledger().OnEnded(*request.sequence, absl::IsCancelled(status) ? tenure::Outcome::kCancelled : tenure::Outcome::kFailed,
+                            0, request.pages_verified);
   }
   transferring_.erase(request.id);
   requests_.erase(request.id);
@@ -243,11 +270,16 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
                                                                                                         : v1::Finished::LENGTH);
                      wire.mutable_finished()->set_generated_tokens(finished.generated);
                      ToWire(finished.checks, wire.mutable_finished());
+                     core_->ledger().OnEnded(sequence, tenure::Outcome::kFinished, finished.generated, request.pages_verified);
                      request.stream->Send(std::move(wire));
                      Finish(request, absl::OkStatus());
                    },
                    [&](const engine::FailedEvent& failed) {
                      log::error("request {}: {}", request.request_id, std::string(failed.status.message()));
+                     core_->ledger().OnWrong(sequence, failed.wrong, tenure::kActionEnded, "found by a step or the scrubber");
+                     core_->ledger().OnEnded(sequence,
+                                             failed.wrong.empty() ? tenure::Outcome::kFailed : tenure::Outcome::kIntegrity, 0,
+                                             request.pages_verified);
                      Finish(request, failed.status);
                    },
                    [](const engine::SealedEvent&) {},

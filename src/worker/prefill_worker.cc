@@ -80,12 +80,22 @@ void PrefillWorker::OnOpen(std::shared_ptr<PrefillStream> stream, v1::PrefillReq
   }
   if (!status.ok()) {
     ++refused_;
+    core_->ledger().OnRejected({.request_id = request.open().request_id(),
+                                .domain = request.open().domain(),
+                                .prompt_tokens = static_cast<uint64_t>(request.open().tokens_size())},
+                               status);
     stream->End(ToGrpc(status));
     return;
   }
   const RunId id = stream->id();
   const auto beat = std::chrono::milliseconds(core_->options().heartbeat_ms);
-  Running run{.stream = stream, .attempt = FromWire(request.attempt()), .spec = *std::move(spec), .sequence = {}, .handoff = {}};
+  Running run{.stream = stream,
+              .attempt = FromWire(request.attempt()),
+              .spec = *std::move(spec),
+              .request_id = request.open().request_id(),
+              .domain = request.open().domain(),
+              .sequence = {},
+              .handoff = {}};
   run.handoff = std::make_unique<handoff::PrefillHandoff>(
       handoff::PrefillHandoff::Options{.pages = static_cast<uint32_t>(core_->layout().PagesFor(run.spec.tokens.size())),
                                        .first_page = request.open().first_page(),
@@ -96,6 +106,10 @@ void PrefillWorker::OnOpen(std::shared_ptr<PrefillStream> stream, v1::PrefillReq
   runs_.emplace(id, std::move(run));
   queue_.push_back(id);
   StartWaiting();
+}
+
+Ledger::Owner PrefillWorker::OwnerOf(const Running& run) {
+  return {.request_id = run.request_id, .domain = run.domain, .prompt_tokens = run.spec.tokens.size()};
 }
 
 void PrefillWorker::StartWaiting() {
@@ -113,10 +127,12 @@ void PrefillWorker::StartWaiting() {
     handoff::PrefillActions actions;
     if (auto* rejected = std::get_if<kv::Rejected>(&result)) {
       ++refused_;
+      core_->ledger().OnRejected(OwnerOf(run), rejected->status);
       run.handoff->OnRefused(rejected->status, actions);
     } else {
       run.sequence = std::get<engine::Engine::Started>(result).sequence;
       by_sequence_.emplace(*run.sequence, id);
+      core_->ledger().OnStarted(core_->engine(), *run.sequence, OwnerOf(run));
       core_->engine().Run(*run.sequence);
       run.handoff->OnReserved(actions);
     }
@@ -153,6 +169,7 @@ void PrefillWorker::Act(RunId id, handoff::PrefillActions& actions) {
     } else if (std::holds_alternative<handoff::Unpin>(action)) {
       by_sequence_.erase(*run.sequence);
       core_->engine().Release(*run.sequence);
+      core_->ledger().OnEnded(*run.sequence, tenure::Outcome::kHandedOver, 0, 0);
     }
   }
 }
@@ -169,7 +186,10 @@ void PrefillWorker::OnEvents(const std::vector<engine::Event>& events) {
     } else if (const auto* failed = std::get_if<engine::FailedEvent>(&event)) {
       const RunId id = by_sequence_.at(failed->sequence);
       by_sequence_.erase(failed->sequence);
-      log::error("{}", std::string(failed->status.message()));
+      log::error("request {}: {}", runs_.at(id).request_id, std::string(failed->status.message()));
+      core_->ledger().OnWrong(failed->sequence, failed->wrong, tenure::kActionEnded, "found by a step or the scrubber");
+      core_->ledger().OnEnded(failed->sequence, failed->wrong.empty() ? tenure::Outcome::kFailed : tenure::Outcome::kIntegrity, 0,
+                              0);
       handoff::PrefillActions actions;
       runs_.at(id).handoff->OnComputeFailed(failed->status, actions);
       Act(id, actions);

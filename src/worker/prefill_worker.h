@@ -50,6 +50,7 @@ class PrefillWorker final : public v1::Prefill::CallbackService, public LoopClie
     std::shared_ptr<PrefillStream> stream;
     handoff::AttemptId attempt;
     engine::SequenceSpec spec;
+    std::string request_id, domain;
     std::optional<SequenceId> sequence;
     std::unique_ptr<handoff::PrefillHandoff> handoff;
   };
@@ -57,6 +58,7 @@ class PrefillWorker final : public v1::Prefill::CallbackService, public LoopClie
   explicit PrefillWorker(std::unique_ptr<WorkerCore> core);
   absl::StatusOr<engine::SequenceSpec> SpecOf(const v1::PrefillRequest& request) const;
   void Act(RunId id, handoff::PrefillActions& actions);
+  static Ledger::Owner OwnerOf(const Running& run);
   void StartWaiting();
   void Publish();
 

@@ -117,9 +117,31 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
                                                                          .verify_content = options.verify_content,
                                                                          .sample_seed = RandomId()},
                                                    *core->executor_, *core->pool_);
+  if (absl::Status status = core->OpenLedger(); !status.ok()) return status;
   core->LogWhatWasMeasured();
   core->Publish(0, {});
   return core;
+}
+
+absl::Status WorkerCore::OpenLedger() {
+  if (options_.tenure_log.empty()) {
+    log::warn("no tenure log is kept: after an incident nothing will say whom it could affect; see --tenure-log");
+    ledger_ = std::make_unique<Ledger>(nullptr);
+    return absl::OkStatus();
+  }
+  auto log = tenure::Log::Open({.folder = options_.tenure_log,
+                                .role = options_.role == "prefill" ? tenure::Role::kPrefill : tenure::Role::kDecode,
+                                .boot = tenure::BootId(boot_id_),
+                                .pages = pages_,
+                                .page_tokens = layout().page_tokens(),
+                                .version = COFFERDAM_VERSION,
+                                .retention = options_.tenure_retention});
+  if (!log.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("the tenure log cannot be kept: ", std::string(log.status().message()),
+                                                      ". Name another folder with --tenure-log, or --tenure-log off"));
+  }
+  ledger_ = std::make_unique<Ledger>(*std::move(log));
+  return absl::OkStatus();
 }
 
 void WorkerCore::LogWhatWasMeasured() const {
@@ -128,6 +150,7 @@ void WorkerCore::LogWhatWasMeasured() const {
             info.architecture, info.layers, info.weight_bytes >> 20, info.repacked_bytes >> 20);
   log::info("KV pool: {} tokens in {} pages of {} tokens ({} MiB); context {} tokens", pages_ * layout().page_tokens(), pages_,
             layout().page_tokens(), (pages_ * layout().page_bytes()) >> 20, context_tokens_);
+  if (!options_.tenure_log.empty()) log::info("tenure log: {}", options_.tenure_log);
   log::info("layout {}: {}", kv::Hex(layout().id()), layout().Describe());
   log::info("checks: {}{}", absl::StrJoin(ChecksThatAreOn(), ", "),
             options_.self_test ? "; the self-test of non-interference passed" : "; the self-test was switched off");
@@ -155,6 +178,41 @@ std::string WorkerCore::WhichCheckIsSilent(const kv::CheckCounts& made) const {
                         " made, ", at_least, " due");
   }
   return {};
+}
+
+void WorkerCore::AddMetrics(const kv::CheckCounts& checks, v1::WorkerInfo& info) const {
+  using v1::Metric;
+  const kv::PoolCounts& counts = pool_->counts();
+  const engine::EngineCounters& done = engine_->counters();
+  auto add = [&](const char* name, Metric::Kind kind, uint64_t value, const char* help) {
+    *info.add_metrics() = MakeMetric(name, kind, static_cast<double>(value), help);
+  };
+  for (size_t i = 0; i < kv::kPageStates; ++i) {
+    *info.add_metrics() = MakeMetric("kv_pages", Metric::GAUGE, static_cast<double>(counts.by_state[i]), "KV pages by state",
+                                     {{"state", std::string(kv::ToString(static_cast<kv::PageState>(i)))}});
+  }
+  add("kv_pages_total", Metric::GAUGE, counts.total, "KV pages of the pool");
+  add("kv_page_reservations_total", Metric::COUNTER, counts.reserved_total, "KV pages ever reserved");
+  add("kv_page_retirements_total", Metric::COUNTER, counts.retired_total, "KV pages ever retired");
+  add("kv_zeroed_bytes_total", Metric::COUNTER, counts.zeroed_bytes, "Bytes zeroed before reuse");
+  *info.add_metrics() = MakeHistogram("deferred_release_seconds", pool_->deferred_release(),
+                                      "From a page's release to its return to the free list, zeroed");
+  add("engine_steps_total", Metric::COUNTER, done.steps, "Steps of the engine");
+  add("engine_rows_total", Metric::COUNTER, done.rows, "Rows computed");
+  add("prompt_tokens_total", Metric::COUNTER, done.prefill_tokens, "Prompt tokens computed");
+  add("generation_tokens_total", Metric::COUNTER, done.generated_tokens, "Tokens generated");
+  for (const kv::CheckKind kind : kv::kAllCheckKinds) {
+    const std::string name(kv::ToString(kind));
+    *info.add_metrics() = MakeMetric("checks_total", Metric::COUNTER, static_cast<double>(checks[kind].made),
+                                     "Integrity checks made, in pages, by kind", {{"kind", name}});
+    *info.add_metrics() = MakeMetric("checks_failed_total", Metric::COUNTER, static_cast<double>(checks[kind].failed),
+                                     "Integrity checks that failed, in pages, by kind", {{"kind", name}});
+  }
+  add("kv_pages_adopted_total", Metric::COUNTER, done.pages_adopted, "Pages adopted from a peer");
+  add("kv_pages_sealed_total", Metric::COUNTER, done.pages_sealed, "Pages sealed");
+  add("incidents_total", Metric::COUNTER, ledger_->incidents(), "Pages that failed a check, with a record of it");
+  add("tenure_log_dropped_total", Metric::COUNTER, ledger_->dropped(), "Records that are missing in the tenure log");
+  add("tenure_log_errors_total", Metric::COUNTER, ledger_->errors(), "Failed writes of the tenure log");
 }
 
 void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics) {
@@ -185,32 +243,7 @@ void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics)
   info.set_waiting(waiting);
   info.set_fabric_address(options_.fabric_address);
   info.set_model_hash(model_hash_);
-  auto add = [&](const char* name, Metric::Kind kind, uint64_t value, const char* help) {
-    *info.add_metrics() = MakeMetric(name, kind, static_cast<double>(value), help);
-  };
-  for (size_t i = 0; i < kv::kPageStates; ++i) {
-    *info.add_metrics() = MakeMetric("kv_pages", Metric::GAUGE, static_cast<double>(counts.by_state[i]), "KV pages by state",
-                                     {{"state", std::string(kv::ToString(static_cast<kv::PageState>(i)))}});
-  }
-  add("kv_pages_total", Metric::GAUGE, counts.total, "KV pages of the pool");
-  add("kv_page_reservations_total", Metric::COUNTER, counts.reserved_total, "KV pages ever reserved");
-  add("kv_page_retirements_total", Metric::COUNTER, counts.retired_total, "KV pages ever retired");
-  add("kv_zeroed_bytes_total", Metric::COUNTER, counts.zeroed_bytes, "Bytes zeroed before reuse");
-  *info.add_metrics() = MakeHistogram("deferred_release_seconds", pool_->deferred_release(),
-                                      "From a page's release to its return to the free list, zeroed");
-  add("engine_steps_total", Metric::COUNTER, done.steps, "Steps of the engine");
-  add("engine_rows_total", Metric::COUNTER, done.rows, "Rows computed");
-  add("prompt_tokens_total", Metric::COUNTER, done.prefill_tokens, "Prompt tokens computed");
-  add("generation_tokens_total", Metric::COUNTER, done.generated_tokens, "Tokens generated");
-  for (const kv::CheckKind kind : kv::kAllCheckKinds) {
-    const std::string name(kv::ToString(kind));
-    *info.add_metrics() = MakeMetric("checks_total", Metric::COUNTER, static_cast<double>(checks[kind].made),
-                                     "Integrity checks made, in pages, by kind", {{"kind", name}});
-    *info.add_metrics() = MakeMetric("checks_failed_total", Metric::COUNTER, static_cast<double>(checks[kind].failed),
-                                     "Integrity checks that failed, in pages, by kind", {{"kind", name}});
-  }
-  add("kv_pages_adopted_total", Metric::COUNTER, done.pages_adopted, "Pages adopted from a peer");
-  add("kv_pages_sealed_total", Metric::COUNTER, done.pages_sealed, "Pages sealed");
+  AddMetrics(checks, info);
   for (Metric& metric : role_metrics) *info.add_metrics() = std::move(metric);
   MutexLock lock(mutex_);
   published_ = std::chrono::steady_clock::now();

@@ -17,6 +17,7 @@
 #include "model/executor.h"
 #include "model/model.h"
 #include "worker/engine_loop.h"
+#include "worker/ledger.h"
 
 namespace cofferdam::worker {
 
@@ -41,6 +42,8 @@ struct WorkerOptions {
   engine::VerifyReads verify_reads{};
   bool verify_content = true;                            // decode
   uint64_t scrub_bytes_per_second = uint64_t{16} << 20;  // 0: nothing is scrubbed
+  std::string tenure_log;                                // folder; empty: none is kept
+  tenure::Retention tenure_retention{};
   bool repack = true;
   bool self_test = true;
   bool lifo_pages = false;  // reuse pages last-in first-out, which makes races likelier; for tests
@@ -66,6 +69,7 @@ class WorkerCore {
   kv::Pool& pool() { return *pool_; }
   // Checks that are made outside of the engine; added to the engine's own when they are published.
   kv::CheckCounts& checks() { return checks_; }
+  Ledger& ledger() { return *ledger_; }
 
   // Publishes what Info answers with; the engine's thread calls it every turn. Cheap when nothing changed.
   void Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics);
@@ -75,7 +79,9 @@ class WorkerCore {
  private:
   WorkerCore() = default;
   absl::Status SizePool();
+  absl::Status OpenLedger();
   void LogWhatWasMeasured() const;
+  void AddMetrics(const kv::CheckCounts& checks, v1::WorkerInfo& info) const;
   // The checks that are on, by name.
   std::vector<std::string> ChecksThatAreOn() const;
   // Names the check that is configured and did not run; empty when all did.
@@ -92,6 +98,7 @@ class WorkerCore {
   std::unique_ptr<model::Executor> executor_;
   std::unique_ptr<engine::Engine> engine_;
   kv::CheckCounts checks_;
+  std::unique_ptr<Ledger> ledger_;
 
   mutable Mutex mutex_;
   v1::WorkerInfo info_ CD_GUARDED_BY(mutex_);

@@ -40,6 +40,9 @@ pid_t Spawn(std::vector<std::string> arguments, const std::string& folder, const
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
+  // The tenure logs: never those of whoever runs the tests.
+  const char* state = std::getenv("COFFERDAM_TEST_STATE_HOME");
+  setenv("XDG_STATE_HOME", state == nullptr ? (folder + "/state").c_str() : state, 1);
   const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   dup2(fd, STDOUT_FILENO);
   dup2(fd, STDERR_FILENO);
@@ -150,7 +153,8 @@ void Cluster::Signal(const std::string& role, int signal) const {
 
 std::string Cluster::SocketOf(const std::string& role) const {
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    if (entry.is_directory()) return "unix:" + (entry.path() / (role + ".sock")).string();
+    const auto socket = entry.path() / (role + ".sock");
+    if (std::filesystem::exists(socket)) return "unix:" + socket.string();
   }
   return "unix:/nowhere";
 }

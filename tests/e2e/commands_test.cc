@@ -157,9 +157,9 @@ TEST(Commands, IncidentsRefusesWrongInputAndSaysWhereItLooked) {
   ExpectRefused({"incidents", "--log", folder.path(), "--model", "x"}, {"--model"});
   EXPECT_EQ(RunCofferdam({"incidents", "--log", "/nowhere/at/all"}).exit_code, 78);
   EXPECT_EQ(RunCofferdam({"incidents", "--log", folder.path(), "--since", "yesterday"}).exit_code, 78);
-  setenv("XDG_STATE_HOME", folder.path().c_str(), 1);
+  setenv("COFFERDAM_TEST_STATE_HOME", folder.path().c_str(), 1);
   ExpectRefused({"incidents"}, {folder.path() + "/cofferdam"});
-  unsetenv("XDG_STATE_HOME");
+  unsetenv("COFFERDAM_TEST_STATE_HOME");
 }
 
 // A process manager must tell what another start can help from what it cannot.

@@ -2,6 +2,8 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
@@ -117,6 +119,48 @@ TEST(VerifyReads, ACheckThatWasNotMadeIsNotOnTheWire) {
   ASSERT_EQ(finished.checks_size(), 1) << finished.DebugString();
   EXPECT_EQ(finished.checks(0).kind(), "tags");
   EXPECT_EQ(finished.checks(0).pages(), 4u) << "one page, before and after each of two steps";
+}
+
+// From the log alone, and without a word of any prompt in it.
+TEST(TenureLog, SaysWhoHeldPagesAndWhoWasRefused) {
+  std::string folder = std::filesystem::temp_directory_path() / "cofferdam-tenure-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  {
+    Cluster cluster({"--tenure-log", folder, "--page-size", "16", "--context-length", "512"});
+    ASSERT_TRUE(cluster.Start());
+    EXPECT_EQ(Answer(cluster, Question("90X7KQ")), "90X7KQ");
+    const Json message{{"role", "user"}, {"content", Question("AB2C") + Question("AB2C") + Question("AB2C")}};
+    EXPECT_EQ(cluster.Chat({{"messages", {message}}, {"max_tokens", 8}}).status, 400);
+  }
+  const Ended ended = RunCofferdam({"incidents", "--log", folder, "--min-prompt", "100", "--json"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.output;
+  const Json report = Json::parse(ended.output, nullptr, false);
+  ASSERT_TRUE(report.is_object()) << ended.output;
+  EXPECT_EQ(report["incomplete"], false);
+  EXPECT_TRUE(report["incidents"].empty());
+  std::map<std::string, int> served;  // by role
+  for (const Json& prompt : report["long_prompts"]) {
+    EXPECT_FALSE(prompt["rejected"]) << "the gateway refuses before a worker hears of it: " << prompt;
+    EXPECT_GT(prompt["pages"], 6);
+    ++served[prompt["role"]];
+  }
+  EXPECT_EQ(served, (std::map<std::string, int>{{"decode", 1}, {"prefill", 1}})) << ended.output;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    std::ostringstream text;
+    text << std::ifstream(file.path()).rdbuf();
+    for (const char* word : {"90X7KQ", "AB2C", "harbour", "Anna"})
+      EXPECT_EQ(text.str().find(word), std::string::npos) << word << " in " << file.path();
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TenureLog, AFolderThatCanNotBeWrittenIsRefusedAndOffIsAnAnswer) {
+  const Ended ended = RunCofferdam({"up", "--port", "0", "--tenure-log", "/proc/no/such/folder"});
+  EXPECT_EQ(ended.exit_code, 78) << ended.output;
+  EXPECT_NE(ended.output.find("--tenure-log"), std::string::npos) << ended.output;
+  Cluster cluster({"--tenure-log", "off"});
+  ASSERT_TRUE(cluster.Start());
+  EXPECT_NE(cluster.log().find("no tenure log is kept"), std::string::npos);
 }
 
 TEST(VerifyReads, ThereIsNoOff) {

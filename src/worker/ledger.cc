@@ -1,0 +1,92 @@
+#include "worker/ledger.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "tenure/time.h"
+
+namespace cofferdam::worker {
+namespace {
+
+constexpr size_t kRemembered = 4;  // tenures of a page, beside the log on disk, which has all
+
+}  // namespace
+
+void Ledger::OnStarted(const engine::Engine& engine, SequenceId sequence, const Owner& owner) {
+  auto holder = std::make_shared<Holder>(
+      Holder{.sequence = sequence, .request_id = owner.request_id, .domain = owner.domain, .started = tenure::WallClock()});
+  tenure::Started record{.stamp = {.time = holder->started},
+                         .sequence = sequence,
+                         .request_id = owner.request_id,
+                         .domain = owner.domain,
+                         .prompt_tokens = owner.prompt_tokens,
+                         .max_output = owner.max_output};
+  history_.resize(engine.pool().total_pages());
+  for (const auto& [page, generation] : engine.TenuresOf(sequence)) {
+    record.pages.push_back({.page = page, .generation = generation});
+    std::deque<Tenure>& history = history_[page.value()];
+    history.push_front({.generation = generation, .holder = holder});
+    if (history.size() > kRemembered) history.pop_back();
+  }
+  live_.emplace(sequence, std::move(holder));
+  if (log_ != nullptr) log_->Append(std::move(record));
+}
+
+void Ledger::OnEnded(SequenceId sequence, tenure::Outcome outcome, uint64_t generated_tokens, uint64_t pages_verified) {
+  const auto found = live_.find(sequence);
+  if (found == live_.end()) return;
+  found->second->ended = tenure::WallClock();
+  if (log_ != nullptr) {
+    log_->Append(tenure::Ended{.stamp = {.time = found->second->ended},
+                               .sequence = sequence,
+                               .outcome = outcome,
+                               .generated_tokens = generated_tokens,
+                               .pages_verified = pages_verified});
+  }
+  live_.erase(found);
+}
+
+void Ledger::OnRejected(const Owner& owner, const absl::Status& status) {
+  if (log_ == nullptr) return;
+  const std::optional<ErrorFacts> facts = FactsOf(status);
+  log_->Append(tenure::Rejected{.request_id = owner.request_id,
+                                .domain = owner.domain,
+                                .prompt_tokens = owner.prompt_tokens,
+                                .max_output = owner.max_output,
+                                .code = facts.has_value() && !facts->code.empty() ? facts->code : "invalid_request"});
+}
+
+void Ledger::OnWrong(SequenceId sequence, std::span<const engine::WrongPage> pages, std::string_view action,
+                     std::string_view detail) {
+  const auto live = live_.find(sequence);
+  for (const engine::WrongPage& page : pages) {
+    ++incidents_;
+    tenure::Incident incident{.sequence = sequence,
+                              .check = std::string(kv::ToString(page.kind)),
+                              .page = page.page,
+                              .expected_generation = page.expected,
+                              .found_generation = page.kind == kv::CheckKind::kTags ? page.in_memory : page.found,
+                              .action = std::string(action),
+                              .detail = std::string(detail)};
+    if (live != live_.end()) {
+      incident.request_id = live->second->request_id;
+      incident.domain = live->second->domain;
+    }
+    for (size_t i = 0; page.page.value() < history_.size() && i < history_[page.page.value()].size(); ++i) {
+      const Tenure& tenure = history_[page.page.value()][i];
+      if (tenure.generation == page.expected) continue;
+      incident.earlier.push_back({.tenure = {.page = page.page, .generation = tenure.generation},
+                                  .sequence = tenure.holder->sequence,
+                                  .request_id = tenure.holder->request_id,
+                                  .domain = tenure.holder->domain,
+                                  .started = tenure.holder->started,
+                                  .ended = tenure.holder->ended});
+    }
+    log::error("incident: check {} failed on page {} of request {}: expected generation {}, found {}; {}", incident.check,
+               page.page.value(), incident.request_id, page.expected.value(), incident.found_generation.value(), incident.action);
+    if (log_ != nullptr) log_->Append(std::move(incident));
+  }
+}
+
+}  // namespace cofferdam::worker

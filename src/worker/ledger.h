@@ -1,0 +1,64 @@
+// What a worker writes into its tenure log: who took which pages, how it ended, who was refused, and which checks failed.
+#ifndef COFFERDAM_WORKER_LEDGER_H_
+#define COFFERDAM_WORKER_LEDGER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "tenure/log.h"
+
+namespace cofferdam::worker {
+
+// The engine's thread only. Without a log it writes incidents to the process's log alone, and remembers nothing.
+class Ledger {
+ public:
+  // Whose request it is, as the worker was told by the gateway.
+  struct Owner {
+    std::string request_id, domain;
+    uint64_t prompt_tokens = 0, max_output = 0;
+  };
+
+  // `log` may be null.
+  explicit Ledger(std::unique_ptr<tenure::Log> log) : log_(std::move(log)) {}
+
+  // All pages of a sequence that has just started.
+  void OnStarted(const engine::Engine& engine, SequenceId sequence, const Owner& owner);
+  // Its pages were let go; a sequence that is not known, or has ended before, is ignored.
+  void OnEnded(SequenceId sequence, tenure::Outcome outcome, uint64_t generated_tokens, uint64_t pages_verified);
+  void OnRejected(const Owner& owner, const absl::Status& status);
+  // Checks of these pages failed, before the sequence is said to have ended.
+  void OnWrong(SequenceId sequence, std::span<const engine::WrongPage> pages, std::string_view action, std::string_view detail);
+
+  uint64_t incidents() const { return incidents_; }
+  uint64_t dropped() const { return log_ == nullptr ? 0 : log_->dropped(); }
+  uint64_t errors() const { return log_ == nullptr ? 0 : log_->errors(); }
+
+ private:
+  // Shared by the pages that the sequence held: they remember it for those who hold them next.
+  struct Holder {
+    SequenceId sequence;
+    std::string request_id, domain;
+    tenure::Micros started = 0, ended = 0;
+  };
+  struct Tenure {
+    Generation generation;
+    std::shared_ptr<Holder> holder;
+  };
+
+  std::unique_ptr<tenure::Log> log_;
+  std::map<SequenceId, std::shared_ptr<Holder>> live_;
+  std::vector<std::deque<Tenure>> history_;  // by page, newest first, at most kRemembered
+  uint64_t incidents_ = 0;
+};
+
+}  // namespace cofferdam::worker
+
+#endif  // COFFERDAM_WORKER_LEDGER_H_
