@@ -32,7 +32,7 @@ void AddIncidentOptions(CLI::App& app, IncidentFlags& flags) {
                  "From when: 2026-11-30T12:00:00Z, 2026-11-30, or 90m, 24h, 7d ago (default: the beginning)");
   app.add_option("--until", flags.until, "Until when, in the same forms (default: now)");
   app.add_option("--min-prompt", flags.min_prompt, "List requests with a prompt of at least so many tokens, admitted or rejected")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40));
   app.add_flag("--json", flags.json, "One JSON object, with all lists in full");
 }
 

@@ -70,9 +70,9 @@ class BootHistory {
     uint64_t generated_tokens = 0, pages_verified = 0;
   };
   struct Tenure {
-    uint32_t sequence;  // an index into sequences_
+    uint32_t sequence = 0;  // an index into sequences_
     Generation generation;
-    Micros started;
+    Micros started = 0;
   };
   // Two tenures of a page that follow each other in the log.
   struct Conflict {

@@ -42,13 +42,12 @@ bool Remove(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<std::string> DefaultFolder() {
+absl::StatusOr<std::string> DefaultFolder() { return DefaultFolder(std::getenv("XDG_STATE_HOME"), std::getenv("HOME")); }
+
+absl::StatusOr<std::string> DefaultFolder(const char* state_home, const char* home) {
   // What is not absolute is ignored, as the XDG specification asks.
-  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && state[0] == '/')
-    return absl::StrCat(state, "/cofferdam");
-  if (const char* home = std::getenv("HOME"); home != nullptr && home[0] == '/') {
-    return absl::StrCat(home, "/.local/state/cofferdam");
-  }
+  if (state_home != nullptr && state_home[0] == '/') return absl::StrCat(state_home, "/cofferdam");
+  if (home != nullptr && home[0] == '/') return absl::StrCat(home, "/.local/state/cofferdam");
   return absl::FailedPreconditionError("neither XDG_STATE_HOME nor HOME is set: name the folder of the tenure log");
 }
 
@@ -75,7 +74,8 @@ bool ParseFileName(std::string_view name, FileId& file) {
 absl::StatusOr<std::vector<FileId>> ListFiles(const std::string& folder) {
   std::error_code error;
   std::filesystem::directory_iterator entries(folder, error);
-  if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(absl::StrCat("there is no folder ", folder));
+  if (error == std::errc::no_such_file_or_directory)
+    return absl::NotFoundError(absl::StrCat("there is no tenure log: no folder ", folder));
   if (error) return absl::UnavailableError(absl::StrCat("the folder ", folder, " cannot be read: ", error.message()));
   std::vector<FileId> files;
   while (entries != std::filesystem::directory_iterator() && files.size() < kMaxListed) {

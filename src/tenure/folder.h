@@ -17,6 +17,8 @@ namespace cofferdam::tenure {
 // Where logs lie unless an option names another folder: `$XDG_STATE_HOME/cofferdam`, else `$HOME/.local/state/cofferdam`.
 // Errors: FailedPrecondition when neither is set to an absolute path.
 absl::StatusOr<std::string> DefaultFolder();
+// The same for given values of the two variables; null: not set.
+absl::StatusOr<std::string> DefaultFolder(const char* state_home, const char* home);
 
 struct FileId {
   Role role = Role::kDecode;

@@ -6,8 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "tenure/testing.h"
 
 namespace cofferdam::tenure {
@@ -42,15 +40,12 @@ TEST(FolderTest, NamesComeBack) {
 }
 
 TEST(FolderTest, TheDefaultIsTheStateFolderOfTheUser) {
-  setenv("XDG_STATE_HOME", "/state", 1);
-  EXPECT_EQ(DefaultFolder().value(), "/state/cofferdam");
-  setenv("XDG_STATE_HOME", "relative", 1);
-  setenv("HOME", "/home/somebody", 1);
-  EXPECT_EQ(DefaultFolder().value(), "/home/somebody/.local/state/cofferdam");
-  unsetenv("XDG_STATE_HOME");
-  EXPECT_EQ(DefaultFolder().value(), "/home/somebody/.local/state/cofferdam");
-  unsetenv("HOME");
-  EXPECT_FALSE(DefaultFolder().ok());
+  EXPECT_EQ(DefaultFolder("/state", "/home/somebody").value(), "/state/cofferdam");
+  EXPECT_EQ(DefaultFolder("relative", "/home/somebody").value(), "/home/somebody/.local/state/cofferdam");
+  EXPECT_EQ(DefaultFolder("", "/home/somebody").value(), "/home/somebody/.local/state/cofferdam");
+  EXPECT_EQ(DefaultFolder(nullptr, "/home/somebody").value(), "/home/somebody/.local/state/cofferdam");
+  EXPECT_EQ(DefaultFolder(nullptr, nullptr).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(DefaultFolder("relative", "").ok());
 }
 
 TEST(FolderTest, ANewFolderIsOfItsOwnerAlone) {

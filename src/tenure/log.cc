@@ -102,7 +102,7 @@ bool Log::Flush(std::chrono::milliseconds timeout) {
   MutexLock lock(mutex_);
   while (!queue_.empty() || missing_.records > 0 || writing_) {
     const auto left = end - std::chrono::steady_clock::now();
-    if (left <= left.zero()) return false;
+    if (left <= std::chrono::steady_clock::duration::zero()) return false;
     written_.WaitFor(mutex_, left);
   }
   return true;
@@ -134,7 +134,7 @@ bool Log::AwaitRetry() {
   MutexLock lock(mutex_);
   while (!closing_) {
     const auto left = end - std::chrono::steady_clock::now();
-    if (left <= left.zero()) return true;
+    if (left <= std::chrono::steady_clock::duration::zero()) return true;
     closing_changed_.WaitFor(mutex_, left);
   }
   return false;

@@ -45,7 +45,7 @@ TEST_F(IncidentTest, SaysWhatHappenedAndThatTheRequestWasEnded) {
 TEST_F(IncidentTest, TheContentMayBeOfEarlierOwnersOfThePageNewestFirst) {
   Story();
   const IncidentReport incident = Read().incidents.at(0);
-  EXPECT_EQ(Names(incident.content), (Requests{"r2", "r1"}));
+  ASSERT_EQ(Names(incident.content), (Requests{"r2", "r1"}));
   EXPECT_TRUE(incident.content.listed[0].tag_was_found);
   EXPECT_FALSE(incident.content.listed[1].tag_was_found);
   EXPECT_EQ(incident.content.listed[0].domain, "d2");
@@ -93,7 +93,7 @@ TEST_F(IncidentTest, ALaterOwnerWithAnIncidentOfItsOwnCouldBeAffectedThoughItFin
   worker.End(4, 42);
   const Report report = Read();
   ASSERT_EQ(report.incidents.size(), 2u);
-  EXPECT_EQ(Names(report.incidents[0].exposed), Requests{"r4"});
+  ASSERT_EQ(Names(report.incidents[0].exposed), Requests{"r4"});
   EXPECT_TRUE(report.incidents[0].exposed.listed[0].own_incident);
   EXPECT_TRUE(report.findings.empty());  // a page that was given up does not end its request
 }
@@ -107,7 +107,7 @@ TEST_F(IncidentTest, WhoHeldThePageAtTheSameTimeIsNamedAsContentAndAsReader) {
   worker.End(1, 9, Outcome::kCancelled);
   const Report report = Read();
   EXPECT_EQ(Names(report.incidents.at(0).content), Requests{"r1"});
-  EXPECT_EQ(Names(report.incidents.at(0).exposed), Requests{"r1"});
+  ASSERT_EQ(Names(report.incidents.at(0).exposed), Requests{"r1"});
   EXPECT_TRUE(report.incidents[0].exposed.listed[0].overlaps);
   ASSERT_EQ(report.findings.size(), 1u);
   EXPECT_EQ(report.findings[0].kind, Finding::Kind::kTwoOwners);

@@ -13,7 +13,6 @@ namespace cofferdam::tenure {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 
 TEST_F(ReportTest, ALogInWhichAllIsWellIsClearAndComplete) {
   Worker worker(folder_, Role::kDecode, 1, 0);
@@ -320,7 +319,9 @@ TEST_F(ReportTest, AMillionRecordsAreReadInSecondsAndBoundedMemory) {
   EXPECT_EQ(report.requests, kRequests);
   EXPECT_EQ(report.incidents.size(), 1u);
   EXPECT_LT(took, std::chrono::seconds(60));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep memory of their own for each byte
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 500L << 10);
+#endif
   RecordProperty("read_ms", std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()));
   std::printf("a million records: %lld ms, %ld MiB more\n",
               static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()),

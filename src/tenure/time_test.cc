@@ -13,14 +13,14 @@ TEST(TimeTest, ReadsWhatItWrites) {
   EXPECT_EQ(ParseTime("2026-12-01T12:00:00.000005Z", 0).value(), kNow + 5);
   EXPECT_EQ(ParseTime("2026-12-01T12:00:00Z", 0).value(), kNow);
   EXPECT_EQ(ParseTime("2026-12-01T14:00:00+02:00", 0).value(), kNow);
-  EXPECT_EQ(ParseTime("2026-12-01", 0).value(), kNow - 12 * 3600 * kSecond);
+  EXPECT_EQ(ParseTime("2026-12-01", 0).value(), kNow - kSecond * 12 * 3600);
 }
 
 TEST(TimeTest, DurationsAreCountedBackFromNow) {
   EXPECT_EQ(ParseTime("90s", kNow).value(), kNow - 90 * kSecond);
-  EXPECT_EQ(ParseTime("90m", kNow).value(), kNow - 90 * 60 * kSecond);
-  EXPECT_EQ(ParseTime("24h", kNow).value(), kNow - 24 * 3600 * kSecond);
-  EXPECT_EQ(ParseTime("7d", kNow).value(), kNow - 7 * 86400 * kSecond);
+  EXPECT_EQ(ParseTime("90m", kNow).value(), kNow - kSecond * 90 * 60);
+  EXPECT_EQ(ParseTime("24h", kNow).value(), kNow - kSecond * 24 * 3600);
+  EXPECT_EQ(ParseTime("7d", kNow).value(), kNow - kSecond * 7 * 86400);
   EXPECT_EQ(ParseTime("9999999d", kNow).value(), 0);
 }
 

@@ -41,8 +41,7 @@ pid_t Spawn(std::vector<std::string> arguments, const std::string& folder, const
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
   // The tenure logs: never those of whoever runs the tests.
-  const char* state = std::getenv("COFFERDAM_TEST_STATE_HOME");
-  setenv("XDG_STATE_HOME", state == nullptr ? (folder + "/state").c_str() : state, 1);
+  setenv("XDG_STATE_HOME", (folder + "/state").c_str(), 1);
   const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   dup2(fd, STDOUT_FILENO);
   dup2(fd, STDERR_FILENO);
