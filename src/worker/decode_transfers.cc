@@ -165,7 +165,7 @@ void DecodeWorker::OnRead(RequestId id, uint64_t serial, const ReadResult& read)
     ++seals.made;
     if (const auto* fault = std::get_if<kv::SealFault>(&*read.arrival); fault != nullptr) {
       ++seals.failed;
-      RecordOnTheWay(*request, kv::CheckKind::kSeal, read.ordinal,
+      RecordOnTheWay(*request, kv::CheckKind::kSeal, read.at.page, read.at.generation,
                      absl::StrCat(std::string(ToString(*fault)), ", from prefill worker ", request->peer->address()));
     }
     transfer_seconds_.Observe(std::chrono::duration<double>(read.transfer).count());
@@ -237,7 +237,8 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
 void DecodeWorker::OnWrongContent(Request& request, const absl::Status& status) {
   ++counters_.handoffs_failed;
   log::error("request {}, prefill worker {}: {}", request.request_id, request.peer->address(), std::string(status.message()));
-  RecordOnTheWay(request, kv::CheckKind::kContent, 0,
+  const auto first = core_->engine().PageAt(*request.sequence, 0);  // which one it is was not asked
+  RecordOnTheWay(request, kv::CheckKind::kContent, first.page, first.generation,
                  absl::StrCat("K and V of other tokens, from prefill worker ", request.peer->address()));
   request.retry = !request.abandoned && request.handoffs < kMaxHandoffs && WhyNotReady().empty();
   if (!request.retry) return Finish(request, status);

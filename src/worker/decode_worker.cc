@@ -197,15 +197,11 @@ Ledger::Owner DecodeWorker::OwnerOf(const Request& request) {
           .max_output = request.spec.max_output};
 }
 
-void DecodeWorker::RecordOnTheWay(const Request& request, kv::CheckKind kind, uint32_t ordinal, const std::string& detail) {
-  const auto at = core_->engine().PageAt(*request.sequence, ordinal);
-  const engine::WrongPage page{.kind = kind,
-                               .page = at.page,
-                               .ordinal = ordinal,
-                               .expected = at.generation,
-                               .found = at.generation,
-                               .in_memory = at.generation};
-  core_->ledger().OnWrong(*request.sequence, {&page, 1}, tenure::kActionRetired, detail);
+void DecodeWorker::RecordOnTheWay(const Request& request, kv::CheckKind kind, PageId page, Generation generation,
+                                  const std::string& detail) {
+  const engine::WrongPage wrong{.kind = kind, .page = page, .expected = generation, .found = generation, .in_memory = generation};
+  // The sequence may be gone already, while reads of it still end.
+  core_->ledger().OnWrong(request.sequence.value_or(SequenceId()), {&wrong, 1}, tenure::kActionRetired, detail);
 }
 
 void DecodeWorker::Accept(Request& request) {

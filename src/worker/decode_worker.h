@@ -103,7 +103,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
 
   static Ledger::Owner OwnerOf(const Request& request);
   // The page of a read or of a prompt whose check failed on the way: it retires, and another worker is asked.
-  void RecordOnTheWay(const Request& request, kv::CheckKind kind, uint32_t ordinal, const std::string& detail);
+  void RecordOnTheWay(const Request& request, kv::CheckKind kind, PageId page, Generation generation, const std::string& detail);
   void Accept(Request& request);
   void Finish(Request& request, const absl::Status& status);
   Request* Find(RequestId id);
