@@ -133,6 +133,29 @@ TEST_F(EngineTest, I13_AdoptedPagesGiveTheSameAnswerAsComputedOnes) {
   engine_->Release(source);
 }
 
+TEST_F(EngineTest, I13_CheckingContentChangesNoAnswer) {
+  const std::vector<TokenId> prompt = Prompt(5, 70);
+  const std::vector<TokenId> expected = Generate(Spec(prompt, 24));
+  const SequenceId source = Start(
+      {.domain_key = kv::DomainKey({}, "tenant"), .tokens = {prompt.begin(), prompt.end() - 1}, .max_output = 0, .sampling = {}});
+  engine_->Run(source);
+  StepAll();
+  const SequenceId sink = Start(Spec(prompt, 24));
+  for (const SealedEvent& page : sealed_[source]) {
+    const auto view = engine_->PageAt(sink, page.ordinal);
+    std::ranges::copy(pool_->Payload(page.page), view.payload.begin());
+    const kv::Arrival arrival = kv::VerifyArrived(model_->layout(), view, page.seal, page.seal.identity, page.seal.tokens);
+    ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival)).ok());
+  }
+  ASSERT_TRUE(engine_->CheckContent(sink).ok());
+  // The graphs of the same shapes as before, those of prompts among them.
+  EXPECT_EQ(Generate(Spec(prompt, 24)), expected);
+  engine_->Run(sink);
+  StepAll();
+  EXPECT_EQ(tokens_[sink], expected);
+  engine_->Release(source);
+}
+
 TEST_F(EngineTest, ContentIsCheckedAgainstTheTokensAndNotAgainstTheSeal) {
   // A source that computes other tokens than those it signs for: every check of seal and bytes passes.
   const std::vector<TokenId> prompt = Prompt(5, 70);

@@ -98,7 +98,7 @@ struct Executor::State {
         options(std::move(o)),
         step(model->hparams(), model->layout(), options.threads),
         calls(model->hparams().layers) {
-    for (uint32_t i = 0; i < calls.size(); ++i) calls[i] = {.step = &step, .layer = i};
+    for (uint32_t i = 0; i < calls.size(); ++i) calls[i] = {.step = &step, .layer = i, .outputs_only = i + 1 == calls.size()};
   }
 
   absl::StatusOr<Graph*> GraphFor(GraphShape shape);

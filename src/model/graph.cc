@@ -34,7 +34,7 @@ class Builder {
   Builder(const Hparams& h, const Weights& weights, Graph& graph)
       : h_(h), weights_(weights), graph_(graph), c_(graph.context.get()) {}
 
-  void Build(std::vector<LayerCall>& calls) {
+  void Build(const std::vector<LayerCall>& calls) {
     const bool logits = graph_.shape.outputs > 0;
     graph_.tokens = Input(graph_.shape.rows);
     graph_.positions = Input(graph_.shape.rows);
@@ -43,7 +43,6 @@ class Builder {
     const uint32_t layers = graph_.shape.first_layer_only ? 1 : h_.layers;
     for (uint32_t i = 0; i < layers; ++i) {
       const bool last = i + 1 == layers;
-      calls[i].outputs_only = last;
       x = Layer(weights_.layers[i], x, calls[i], last);
       if (x == nullptr) return;  // K and V of the last layer are all that was wanted
     }
@@ -116,12 +115,13 @@ class Builder {
   }
 
   // x: [E, N]. Returns [E, N], or [E, outputs] from the last layer; null when the last layer has no outputs.
-  ggml_tensor* Layer(const LayerWeights& layer, ggml_tensor* x, LayerCall& call, bool last) {
+  ggml_tensor* Layer(const LayerWeights& layer, ggml_tensor* x, const LayerCall& shared, bool last) {
+    void* const call = const_cast<LayerCall*>(&shared);  // ggml hands it on as it is; the operators only read it
     const bool needs_attention = !last || graph_.shape.outputs > 0;
     ggml_tensor* normed = Norm(x, layer.attention_norm);
     const Heads heads = layer.qkv.weight != nullptr ? JoinedHeads(layer, normed) : SeparateHeads(layer, normed, needs_attention);
     std::array<ggml_tensor*, 2> kv = {heads.k, heads.v};
-    ggml_tensor* written = ggml_custom_4d(c_, GGML_TYPE_F32, 1, 1, 1, 1, kv.data(), 2, WriteOperator, GGML_N_TASKS_MAX, &call);
+    ggml_tensor* written = ggml_custom_4d(c_, GGML_TYPE_F32, 1, 1, 1, 1, kv.data(), 2, WriteOperator, GGML_N_TASKS_MAX, call);
     ggml_build_forward_expand(graph_.graph, written);
     if (!needs_attention) return nullptr;
 
@@ -129,7 +129,7 @@ class Builder {
     std::array<ggml_tensor*, 2> sources = {heads.q, written};
     const uint32_t rows = last ? graph_.shape.outputs : graph_.shape.rows;
     ggml_tensor* attended = ggml_custom_4d(c_, GGML_TYPE_F32, h_.query_width(), rows, 1, 1, sources.data(), 2, AttentionOperator,
-                                           GGML_N_TASKS_MAX, &call);
+                                           GGML_N_TASKS_MAX, call);
     if (last) x = ggml_get_rows(c_, x, graph_.output_rows);
     x = ggml_add(c_, Apply(layer.attention_output, attended), x);
     return ggml_add(c_, FeedForward(layer, Norm(x, layer.feed_forward_norm)), x);
@@ -143,7 +143,8 @@ class Builder {
 
 }  // namespace
 
-absl::StatusOr<Graph> BuildGraph(const Hparams& hparams, const Weights& weights, std::vector<LayerCall>& calls, GraphShape shape) {
+absl::StatusOr<Graph> BuildGraph(const Hparams& hparams, const Weights& weights, const std::vector<LayerCall>& calls,
+                                 GraphShape shape) {
   constexpr size_t kNodesPerLayer = 40;  // at most 36: three norms, three products with bias, rotations and their views
   const size_t nodes = hparams.layers * kNodesPerLayer + 32;
   Graph graph;

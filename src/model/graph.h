@@ -23,7 +23,8 @@ struct GraphShape {
   friend bool operator==(const GraphShape&, const GraphShape&) = default;
 };
 
-// What a layer's custom operators get; ggml keeps the pointer. Lives as long as the graphs that point to it.
+// What a layer's custom operators get; ggml keeps the pointer. Lives as long as the graphs that point to it, which share it:
+// building one changes nothing in it.
 struct LayerCall {
   Step* step = nullptr;
   uint32_t layer = 0;
@@ -42,7 +43,8 @@ struct Graph {
 };
 
 // `calls` has one entry for each layer. Errors: ResourceExhausted.
-absl::StatusOr<Graph> BuildGraph(const Hparams& hparams, const Weights& weights, std::vector<LayerCall>& calls, GraphShape shape);
+absl::StatusOr<Graph> BuildGraph(const Hparams& hparams, const Weights& weights, const std::vector<LayerCall>& calls,
+                                 GraphShape shape);
 
 }  // namespace cofferdam::model
 
