@@ -21,7 +21,7 @@ set(llama_flavour release)
 if(COFFERDAM_SANITIZE MATCHES "thread")
   set(llama_flavour tsan)
 endif()
-message(STATUS "llama.cpp: looking for a built copy (the first time it is built, about three minutes)")
+message(STATUS "llama.cpp: looking for a built copy (the first time it is built, which takes minutes)")
 execute_process(
   COMMAND ${CMAKE_SOURCE_DIR}/scripts/build-llama ${llama_flavour} ${COFFERDAM_ISA} "${COFFERDAM_LLAMA_SOURCE}"
   OUTPUT_VARIABLE llama_root OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE llama_failed)

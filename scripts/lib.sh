@@ -38,7 +38,8 @@ build_preset() {
   local folder=$root/build
   [ "$preset" = release ] || folder=$root/build-$preset
   step "configuring ($preset)"
-  (cd "$root" && cmake --preset "$preset" >"$root/.configure.log" 2>&1) ||
+  # What takes minutes in there is the first build of llama.cpp: its lines are shown.
+  (cd "$root" && cmake --preset "$preset" 2>&1 | tee .configure.log | { grep --line-buffered '^build-llama: ' || true; }) ||
     { tail -n 25 "$root/.configure.log" >&2; fail "cmake could not configure; the whole log is .configure.log"; }
   step "building ($preset)"
   ninja -C "$folder" "$@" || fail "the build failed; the first error stands above"
