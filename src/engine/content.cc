@@ -12,6 +12,7 @@
 #include "base/faults.h"
 #include "engine/engine.h"
 #include "engine/sequence.h"
+#include "kv/zero.h"
 
 namespace cofferdam::engine {
 namespace {
@@ -68,6 +69,8 @@ bool Engine::SameContent(const Sequence& sequence, std::span<const ContentSample
       same = same && SameSlot(layout, head, samples[i].slot, pages[ordinal], sequence.payloads[ordinal]);
     }
   }
+  // It held keys and values of this prompt; and what a later call does not write must not look like an answer.
+  kv::ZeroBytes(std::span(scratch_).first(used * bytes));
   return same;
 }
 

@@ -77,6 +77,30 @@ class EngineTest : public testing::Test {
   uint64_t Failed(kv::CheckKind kind) const { return engine_->counters().checks[kind].failed; }
   uint64_t Made(kv::CheckKind kind) const { return engine_->counters().checks[kind].made; }
   void Flip(PageId page, size_t at) { pool_->Payload(page)[at] ^= std::byte{4}; }
+  // A sequence of `prompt` that waits, with pages that a source computed from `computed` and signed for `prompt`: every check of
+  // seal and bytes passes.
+  SequenceId HandOver(const std::vector<TokenId>& computed, const std::vector<TokenId>& prompt, uint32_t output) {
+    const kv::Key key = kv::DomainKey({}, "tenant");
+    const SequenceId source =
+        Start({.domain_key = key, .tokens = {computed.begin(), computed.end() - 1}, .max_output = 0, .sampling = {}});
+    engine_->Run(source);
+    StepAll();
+    const auto identities = kv::PageIdentities(key, model_->layout(), {prompt.data(), prompt.size() - 1});
+    EXPECT_EQ(sealed_[source].size(), identities.size());
+    const SequenceId sink = Start(Spec(prompt, output));
+    for (const SealedEvent& page : sealed_[source]) {
+      const auto view = engine_->PageAt(sink, page.ordinal);
+      std::ranges::copy(pool_->Payload(page.page), view.payload.begin());
+      kv::Seal seal = page.seal;
+      EXPECT_TRUE(computed != prompt || seal.identity == identities[page.ordinal]);
+      seal.identity = identities[page.ordinal];
+      const auto expected = static_cast<uint32_t>(std::min<size_t>(16, prompt.size() - 1 - size_t{page.ordinal} * 16));
+      const kv::Arrival arrival = kv::VerifyArrived(model_->layout(), view, seal, identities[page.ordinal], expected);
+      EXPECT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival)).ok());
+    }
+    engine_->Release(source);
+    return sink;
+  }
   std::vector<TokenId> Generate(SequenceSpec spec) {
     const SequenceId id = Start(std::move(spec));
     engine_->Run(id);
@@ -111,86 +135,38 @@ TEST_F(EngineTest, I13_ABatchChangesNoAnswer) {
 TEST_F(EngineTest, I13_AdoptedPagesGiveTheSameAnswerAsComputedOnes) {
   const std::vector<TokenId> prompt = Prompt(5, 70);
   const std::vector<TokenId> expected = Generate(Spec(prompt, 24));
-  const SequenceId source = Start(
-      {.domain_key = kv::DomainKey({}, "tenant"), .tokens = {prompt.begin(), prompt.end() - 1}, .max_output = 0, .sampling = {}});
-  engine_->Run(source);
-  StepAll();
-  ASSERT_EQ(sealed_[source].size(), 5u);
-  const auto identities = kv::PageIdentities(kv::DomainKey({}, "tenant"), model_->layout(), {prompt.data(), prompt.size() - 1});
-  const SequenceId sink = Start(Spec(prompt, 24));
-  for (const SealedEvent& page : sealed_[source]) {
-    const auto view = engine_->PageAt(sink, page.ordinal);
-    const auto bytes = pool_->Payload(page.page);
-    std::copy(bytes.begin(), bytes.end(), view.payload.begin());
-    const kv::Arrival arrival =
-        kv::VerifyArrived(model_->layout(), view, page.seal, identities[page.ordinal], page.ordinal < 4 ? 16 : 5);
-    ASSERT_TRUE(std::holds_alternative<kv::Verified>(arrival));
-    ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival)).ok());
-  }
+  const SequenceId sink = HandOver(prompt, prompt, 24);
   engine_->Run(sink);
   StepAll();
   EXPECT_EQ(tokens_[sink], expected);
-  engine_->Release(source);
 }
 
 TEST_F(EngineTest, I13_CheckingContentChangesNoAnswer) {
   const std::vector<TokenId> prompt = Prompt(5, 70);
   const std::vector<TokenId> expected = Generate(Spec(prompt, 24));
-  const SequenceId source = Start(
-      {.domain_key = kv::DomainKey({}, "tenant"), .tokens = {prompt.begin(), prompt.end() - 1}, .max_output = 0, .sampling = {}});
-  engine_->Run(source);
-  StepAll();
-  const SequenceId sink = Start(Spec(prompt, 24));
-  for (const SealedEvent& page : sealed_[source]) {
-    const auto view = engine_->PageAt(sink, page.ordinal);
-    std::ranges::copy(pool_->Payload(page.page), view.payload.begin());
-    const kv::Arrival arrival = kv::VerifyArrived(model_->layout(), view, page.seal, page.seal.identity, page.seal.tokens);
-    ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival)).ok());
-  }
+  const SequenceId sink = HandOver(prompt, prompt, 24);
   ASSERT_TRUE(engine_->CheckContent(sink).ok());
   // The graphs of the same shapes as before, those of prompts among them.
   EXPECT_EQ(Generate(Spec(prompt, 24)), expected);
   engine_->Run(sink);
   StepAll();
   EXPECT_EQ(tokens_[sink], expected);
-  engine_->Release(source);
 }
 
 TEST_F(EngineTest, ContentIsCheckedAgainstTheTokensAndNotAgainstTheSeal) {
-  // A source that computes other tokens than those it signs for: every check of seal and bytes passes.
   const std::vector<TokenId> prompt = Prompt(5, 70);
-  const auto hand_over = [&](const std::vector<TokenId>& computed) {
-    const SequenceId source = Start({.domain_key = kv::DomainKey({}, "tenant"),
-                                     .tokens = {computed.begin(), computed.end() - 1},
-                                     .max_output = 0,
-                                     .sampling = {}});
-    engine_->Run(source);
-    StepAll();
-    const auto identities = kv::PageIdentities(kv::DomainKey({}, "tenant"), model_->layout(), {prompt.data(), prompt.size() - 1});
-    const SequenceId sink = Start(Spec(prompt, 4));
-    for (const SealedEvent& page : sealed_[source]) {
-      const auto view = engine_->PageAt(sink, page.ordinal);
-      std::ranges::copy(pool_->Payload(page.page), view.payload.begin());
-      kv::Seal seal = page.seal;
-      seal.identity = identities[page.ordinal];
-      const kv::Arrival arrival = kv::VerifyArrived(model_->layout(), view, seal, seal.identity, seal.tokens);
-      EXPECT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival)).ok());
-    }
-    engine_->Release(source);
-    return sink;
-  };
   // Often enough that a whole page is looked at, too.
   for (int i = 0; i < 70; ++i) {
-    const SequenceId good = hand_over(prompt);
+    const SequenceId good = HandOver(prompt, prompt, 4);
     EXPECT_TRUE(engine_->CheckContent(good).ok()) << i;
     engine_->Release(good);
     engine_->Reclaim();
   }
   EXPECT_EQ(Made(kv::CheckKind::kContent), 70u * 5);
-  for (int page = 0; page < 4; ++page) {
+  for (size_t page = 0; page < 4; ++page) {
     std::vector<TokenId> other = prompt;
-    for (int slot = 0; slot < 16; ++slot) other[static_cast<size_t>(page) * 16 + static_cast<size_t>(slot)] ^= 1;
-    const SequenceId bad = hand_over(other);
+    for (size_t slot = 0; slot < 16; ++slot) other[page * 16 + slot] ^= 1;
+    const SequenceId bad = HandOver(other, prompt, 4);
     EXPECT_EQ(engine_->CheckContent(bad).code(), absl::StatusCode::kDataLoss) << page;
     engine_->Release(bad);
     engine_->Reclaim();

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/faults.h"
-#include "kv/checks.h"
+#include "kv/zero.h"
 
 namespace cofferdam::kv {
 namespace {
@@ -33,10 +33,6 @@ void ForEachRunBeyond(const Layout& layout, uint32_t tokens, Visit visit) {
   }
   const size_t used = layout.KOffset(spec.layers, 0);
   visit(used, layout.payload_bytes() - used);
-}
-
-bool AllZero(const std::byte* bytes, size_t count) {
-  return count == 0 || (bytes[0] == std::byte{0} && std::memcmp(bytes, bytes + 1, count - 1) == 0);
 }
 
 }  // namespace
@@ -76,24 +72,8 @@ void ZeroBeyond(const Layout& layout, std::span<std::byte> payload, uint32_t tok
 bool IsZeroBeyond(const Layout& layout, std::span<const std::byte> payload, uint32_t tokens) {
   CD_CHECK(payload.size() == layout.payload_bytes() && tokens <= layout.page_tokens(), "a payload has its layout's size");
   bool zero = true;
-  ForEachRunBeyond(layout, tokens, [&](size_t offset, size_t bytes) { zero = zero && AllZero(payload.data() + offset, bytes); });
+  ForEachRunBeyond(layout, tokens, [&](size_t offset, size_t bytes) { zero = zero && IsZero(payload.subspan(offset, bytes)); });
   return zero;
-}
-
-std::string_view ToString(CheckKind kind) {
-  switch (kind) {
-    case CheckKind::kTags:
-      return "tags";
-    case CheckKind::kSeal:
-      return "seal";
-    case CheckKind::kPayload:
-      return "payload";
-    case CheckKind::kScrub:
-      return "scrub";
-    case CheckKind::kContent:
-      return "content";
-  }
-  return "unknown";
 }
 
 std::string_view ToString(SealFault fault) {

@@ -1,0 +1,21 @@
+#include "kv/checks.h"
+
+namespace cofferdam::kv {
+
+std::string_view ToString(CheckKind kind) {
+  switch (kind) {
+    case CheckKind::kTags:
+      return "tags";
+    case CheckKind::kSeal:
+      return "seal";
+    case CheckKind::kPayload:
+      return "payload";
+    case CheckKind::kScrub:
+      return "scrub";
+    case CheckKind::kContent:
+      return "content";
+  }
+  return "unknown";
+}
+
+}  // namespace cofferdam::kv
