@@ -144,7 +144,7 @@ class Bench {
       const kv::Arrival arrival = kv::VerifyArrived(layout(), view, seals_[i], identities_[i], seals_[i].tokens);
       CD_CHECK(engine_->Adopt(id, i, std::get<kv::Verified>(arrival)).ok(), "a page is adopted");
     }
-    CD_CHECK(engine_->CheckContent(id).ok(), "the content is right");
+    CD_CHECK(engine_->CheckAdopted(id).ok(), "the content is right");
     engine_->Run(id);
     return id;
   }

@@ -18,21 +18,43 @@
 namespace cofferdam {
 
 enum class Fault : uint8_t {
-  kTagsNotCompared,      // a step does not look at the tags of its pages
-  kIdentityNotChecked,   // a page that arrives may be that of other tokens
+  // Wrong behaviours of the past.
+  kRejectGoesOn,         // a prompt that a prefill worker rejects goes on there as a placeholder of one token
+  kPlaceholderPrompt,    // a prefill worker computes a placeholder at every position of a prompt
+  kFreeAtTimeout,        // a decode worker lets pages go while its own reads into them are out
+  kNoStepFence,          // a page returns although a step that was under way may still write into it
+  kCoverageByPeer,       // a prompt counts as covered when everything is there that the peer announced
+  kStaleAttempt,         // messages of an earlier attempt are taken for the present one's
+  kStaleGeneration,      // a page counts as a sequence's own in whatever tenure it is
+  kCrossDomainKey,       // all domains share one key
+  kPinDroppedEarly,      // a prefill worker lets pages go once they are announced
+  kIdentityFromRequest,  // a page is named by the tokens that were asked for, not by those that were computed
+  kNoZeroing,            // a page returns to the free list as it was left
+  // Checks and counts that are not made.
+  kPeerNotJudged,        // decode asks a prefill worker for more than that worker can hold
+  kRowsNotCompared,      // what a step computed is not compared with what its sequences asked for
+  kIdentityNotChecked,   // a page that is announced or arrives may be that of other tokens
   kChecksumNotChecked,   // a page that arrives may hold other bytes than it was sealed with
   kNoSealChecksum,       // a page is sealed without a look at its bytes
+  kAdoptedNotCompared,   // the engine does not ask whose tokens its adopted pages name
   kContentNotChecked,    // layer 0 of adopted pages is not computed again
-  kNoZeroing,            // a page returns to the free list as it was left
-  kPlaceholderPrompt,    // a prefill worker computes a placeholder at every position of a prompt
-  kIdentityFromRequest,  // a page is named by the tokens that were asked for, not by those that were computed
+  kCoverageNotCounted,   // the engine takes a prompt for covered without counting its pages
+  kStatesNotCompared,    // a step does not ask whether its pages were ever filled
+  kTransfersNotCounted,  // a page returns although a read into it is out
+  kTagsNotCompared,      // a step does not look at the tags of its pages
+  // No fault by itself: the next step is under way before a sequence's last token is known, and computes a row too many.
+  kFinishedRowComputes,
 };
 
 #ifdef COFFERDAM_FAULTS
 
-inline constexpr std::array<std::string_view, 8> kFaultNames = {
-    "tags-not-compared",   "identity-not-checked", "checksum-not-checked", "no-seal-checksum",
-    "content-not-checked", "no-zeroing",           "placeholder-prompt",   "identity-from-request"};
+inline constexpr std::array<std::string_view, 23> kFaultNames = {
+    "reject-goes-on",        "placeholder-prompt",    "free-at-timeout",      "no-step-fence",
+    "coverage-by-peer",      "stale-attempt",         "stale-generation",     "cross-domain-key",
+    "pin-dropped-early",     "identity-from-request", "no-zeroing",           "peer-not-judged",
+    "rows-not-compared",     "identity-not-checked",  "checksum-not-checked", "no-seal-checksum",
+    "adopted-not-compared",  "content-not-checked",   "coverage-not-counted", "states-not-compared",
+    "transfers-not-counted", "tags-not-compared",     "finished-row-computes"};
 
 namespace internal {
 inline std::atomic<uint64_t> faults_on{0};

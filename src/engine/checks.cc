@@ -27,16 +27,42 @@ WrongPage Engine::Describe(const Sequence& sequence, uint32_t ordinal, CheckKind
 void Engine::CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<WrongPage>& wrong) {
   if (FaultIsOn(Fault::kTagsNotCompared)) return;
   const auto pages = static_cast<uint32_t>(pool_.layout().PagesFor(end_tokens));
+  const uint32_t page_tokens = pool_.layout().page_tokens();
   for (uint32_t i = 0; i < pages; ++i) {
     const kv::PageHandle& handle = sequence.pages[i];
     // Attention reads through the payload's address: that, too, must be this page's.
     const bool own = sequence.payloads[i] == pool_.Payload(handle.page()).data();
-    if (own && pool_.TagsMatch(handle.page(), handle.generation())) continue;
+    // Whatever is covered was filled: by a step of this sequence, or by a peer, with a seal.
+    const kv::PageState state = pool_.StateOf(handle.page());
+    const uint64_t covered = sequence.covered(), first = uint64_t{i} * page_tokens;
+    const bool filled = state == kv::PageState::kSealed ||
+                        (state == kv::PageState::kFilling ? covered < first + page_tokens : covered <= first) ||
+                        FaultIsOn(Fault::kStatesNotCompared);
+    if (own && filled && pool_.TagsMatch(handle.page(), handle.generation())) continue;
     ++counters_.checks[CheckKind::kTags].failed;
     wrong.push_back(Describe(sequence, i, CheckKind::kTags));
   }
   counters_.checks[CheckKind::kTags].made += pages;
   sequence.checks[CheckKind::kTags].made += pages;
+}
+
+void Engine::CheckRows(Slice& slice, std::vector<WrongPage>& wrong) {
+  if (FaultIsOn(Fault::kRowsNotCompared)) return;
+  Sequence& sequence = *slice.sequence;
+  const uint32_t page_tokens = pool_.layout().page_tokens();
+  const uint64_t first = sequence.covered();
+  const auto first_page = static_cast<uint32_t>(first / page_tokens);
+  const auto last_page = static_cast<uint32_t>((first + slice.rows - 1) / page_tokens);
+  bool same = true;
+  for (uint32_t i = 0; i < slice.rows; ++i) {
+    const model::BatchRow& row = rows_[slice.first_row + i];
+    same = same && row.token == sequence.tokens[first + i] && row.position == first + i;
+  }
+  counters_.checks[CheckKind::kRows].made += last_page - first_page + 1;
+  sequence.checks[CheckKind::kRows].made += last_page - first_page + 1;
+  if (same) return;
+  ++counters_.checks[CheckKind::kRows].failed;
+  wrong.push_back(Describe(sequence, first_page, CheckKind::kRows));
 }
 
 void Engine::CheckPayload(Sequence& sequence, uint32_t ordinal, CheckKind kind, std::vector<WrongPage>& wrong) {
@@ -49,9 +75,13 @@ void Engine::CheckPayload(Sequence& sequence, uint32_t ordinal, CheckKind kind, 
 
 void Engine::FailOnWrong(Sequence& sequence, std::vector<WrongPage> wrong, std::vector<Event>& events) {
   std::vector<PageId> quarantine;
-  for (const WrongPage& page : wrong) quarantine.push_back(page.page);
-  const char* what = wrong[0].kind == CheckKind::kTags ? "is not the request's own any more"
-                                                       : "does not hold the bytes any more that it was sealed with";
+  // Where the rows were wrong, the computation is to blame and not the memory.
+  for (const WrongPage& page : wrong) {
+    if (page.kind != CheckKind::kRows) quarantine.push_back(page.page);
+  }
+  const char* what = wrong[0].kind == CheckKind::kTags   ? "is not the request's own any more"
+                     : wrong[0].kind == CheckKind::kRows ? "was computed from other tokens than the request's"
+                                                         : "does not hold the bytes any more that it was sealed with";
   absl::Status status =
       WithFacts(absl::DataLossError(absl::StrCat("KV page ", wrong[0].page.value(), " ", what, "; the request was ended")),
                 {.code = std::string(error_code::kIntegrity)});
@@ -61,7 +91,10 @@ void Engine::FailOnWrong(Sequence& sequence, std::vector<WrongPage> wrong, std::
 
 void Engine::CountDue(const std::vector<Slice>& slices) {
   uint64_t pages = 0, sealed = 0;
+  const uint32_t page_tokens = pool_.layout().page_tokens();
   for (const Slice& slice : slices) {
+    const uint64_t first = slice.sequence->covered();
+    counters_.row_checks_due += (first + slice.rows - 1) / page_tokens - first / page_tokens + 1;
     pages += pool_.layout().PagesFor(slice.sequence->covered() + slice.rows);
     sealed += slice.sequence->sealed_pages;
   }
@@ -100,6 +133,7 @@ void Engine::CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& even
   for (size_t i = 0; i < slices.size(); ++i) {
     Sequence& sequence = *slices[i].sequence;
     CheckTags(sequence, sequence.covered() + slices[i].rows, wrong[i]);
+    CheckRows(slices[i], wrong[i]);
     if (options_.verify_reads.mode != VerifyReads::Mode::kFull) continue;
     counters_.checks[CheckKind::kPayload].made += sequence.sealed_pages;
     sequence.checks[CheckKind::kPayload].made += sequence.sealed_pages;

@@ -74,9 +74,26 @@ bool Engine::SameContent(const Sequence& sequence, std::span<const ContentSample
   return same;
 }
 
-absl::Status Engine::CheckContent(SequenceId id) {
+absl::Status Engine::CheckAdopted(SequenceId id) {
   Sequence& sequence = Get(id);
-  CD_CHECK(sequence.state == SequenceState::kWaiting, "content is checked before a sequence runs");
+  CD_CHECK(sequence.state == SequenceState::kWaiting, "adopted pages are checked before a sequence runs");
+  kv::IdentityChain chain = sequence.chain;
+  const uint32_t page_tokens = pool_.layout().page_tokens();
+  bool own = true;
+  for (uint32_t i = 0; i < sequence.adopted.size() && sequence.adopted[i].has_value(); ++i) {
+    const std::span<const TokenId> rest = std::span(sequence.tokens).subspan(size_t{i} * page_tokens);
+    own = own &&
+          sequence.adopted[i]->identity == chain.Append(rest.first(std::min<size_t>(sequence.adopted[i]->tokens, rest.size())));
+  }
+  if (!own && !FaultIsOn(Fault::kAdoptedNotCompared)) {
+    ++counters_.checks[kv::CheckKind::kSeal].failed;
+    return WithFacts(absl::DataLossError("pages of the prefill worker are those of other tokens"),
+                     {.code = std::string(error_code::kIntegrity)});
+  }
+  return CheckContent(sequence);
+}
+
+absl::Status Engine::CheckContent(Sequence& sequence) {
   if (!options_.verify_content || FaultIsOn(Fault::kContentNotChecked)) return absl::OkStatus();
   std::vector<ContentSample> samples, whole;
   for (uint32_t i = 0; i < sequence.adopted.size(); ++i) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/faults.h"
 #include "engine/sequence.h"
 
 namespace cofferdam::engine {
@@ -22,6 +23,11 @@ Engine::~Engine() {
 }
 
 absl::Status Engine::CheckSpec(const SequenceSpec& spec) const {
+  if (FaultIsOn(Fault::kRejectGoesOn) && !spec.sampling.has_value()) return absl::OkStatus();
+  return Judge(spec);
+}
+
+absl::Status Engine::Judge(const SequenceSpec& spec) const {
   if (spec.tokens.empty()) return absl::InvalidArgumentError("the prompt has no tokens; it needs at least one");
   if (spec.resumed_tokens >= spec.tokens.size()) {
     return absl::InvalidArgumentError("resumed_tokens must leave at least one token of the original prompt");
@@ -43,6 +49,7 @@ absl::Status Engine::CheckSpec(const SequenceSpec& spec) const {
 
 std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(SequenceSpec spec) {
   if (absl::Status status = CheckSpec(spec); !status.ok()) return kv::Rejected{std::move(status)};
+  if (FaultIsOn(Fault::kRejectGoesOn) && !Judge(spec).ok()) spec.tokens = {1};
   if (sequences_.size() >= options_.max_sequences) return kv::MustWait{};
   kv::AdmissionResult result =
       admission_.Admit({.prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output}, pool_.counts());
@@ -123,12 +130,15 @@ void Engine::Run(SequenceId id) {
     const auto first = sequence.tokens.begin() + static_cast<ptrdiff_t>(start);
     sequence.fed.insert(sequence.fed.end(), first, first + count);
     kv::IdentityChain chain = sequence.chain;
-    CD_CHECK(chain.Append({&*first, count}) == sequence.adopted[i]->identity, "I5: a page is adopted where its own tokens stand");
+    CD_CHECK(chain.Append({&*first, count}) == sequence.adopted[i]->identity || FaultIsOn(Fault::kAdoptedNotCompared),
+             "I5: a page is adopted where its own tokens stand");
     if (count < page_tokens) break;
     sequence.chain = chain;
     sequence.sums.push_back(pool_.RunChecksumsOf(sequence.pages[i]).data());
     ++sequence.sealed_pages;
   }
+  if (FaultIsOn(Fault::kCoverageNotCounted) && sequence.generates())
+    sequence.fed.assign(sequence.tokens.begin(), sequence.tokens.end() - 1);
   CD_CHECK(sequence.covered() < sequence.tokens.size(), "the last token of a prompt is always computed here");
   if (options_.verify_content) {
     counters_.content_checks_due +=
@@ -145,11 +155,14 @@ void Engine::Release(SequenceId id) {
 
 void Engine::Erase(Sequence& sequence, const std::vector<PageId>& quarantine) {
   std::erase(running_, &sequence);
+  // With a row of its own still under way, the sequence is through only when the next step is.
+  const bool late = FaultIsOn(Fault::kFinishedRowComputes) && sequence.generates();
+  const StepEpoch epoch(steps_started_ + (late ? 1 : 0));
   for (kv::PageHandle& page : sequence.pages) {
     if (std::ranges::find(quarantine, page.page()) != quarantine.end()) {
       pool_.Quarantine(std::move(page));
     } else {
-      pool_.Release(std::move(page), StepEpoch(steps_started_));
+      pool_.Release(std::move(page), epoch);
     }
   }
   sequences_.erase(sequence.id);

@@ -81,7 +81,7 @@ struct WrongPage {
 struct FailedEvent {
   SequenceId sequence;
   absl::Status status;
-  std::vector<WrongPage> wrong;  // quarantined; none when a computation failed
+  std::vector<WrongPage> wrong;  // quarantined, unless its rows were wrong; none when a computation failed
 };
 using Event = std::variant<TokenEvent, FinishedEvent, SealedEvent, FailedEvent>;
 
@@ -93,6 +93,7 @@ struct EngineCounters {
   kv::CheckCounts checks;
   // What the steps that were run must have checked, counted where a batch is made and not where it is checked.
   uint64_t tag_checks_due = 0;
+  uint64_t row_checks_due = 0;
   uint64_t payload_checks_due = 0;
   uint64_t content_checks_due = 0;
   uint64_t pages_adopted = 0;
@@ -143,11 +144,11 @@ class Engine {
   // are wrong: the page is quarantined and the sequence is gone.
   // `wrong`, unless null, then receives what was found.
   absl::Status Adopt(SequenceId sequence, uint32_t ordinal, const kv::Verified& page, WrongPage* wrong = nullptr);
-  // Computes layer 0's K and V again for a token of every adopted page, now and then for all tokens of one, and compares them
-  // with what lies in the pages: a seal proves which tokens a page was made for, not that its numbers are theirs. Does nothing
-  // unless EngineOptions::verify_content. DataLoss when they differ; the sequence keeps its pages, for the caller to release:
-  // the fault is the source's.
-  absl::Status CheckContent(SequenceId sequence);
+  // Before Run, when pages were adopted. They must be named by the sequence's own tokens; and, with
+  // EngineOptions::verify_content, layer 0's K and V of a token of every page, now and then of all tokens of one, are computed
+  // again and compared: a seal proves which tokens a page was made for, not that its numbers are theirs. DataLoss when something
+  // differs; the sequence keeps its pages, for the caller to release: the fault is the source's.
+  absl::Status CheckAdopted(SequenceId sequence);
   // I5: lets the sequence run. Tokens in adopted pages, counted from the start without a gap, are not computed again.
   void Run(SequenceId sequence);
 
@@ -159,7 +160,11 @@ class Engine {
   // Checks the bytes of sealed pages that lie there, of at most about `max_bytes`, going on where the last call ended.
   void Scrub(size_t max_bytes, std::vector<Event>& events);
 
+#ifdef COFFERDAM_FAULTS
+  bool HasWork() const { return !running_.empty() || !late_rows_.empty(); }
+#else
   bool HasWork() const { return !running_.empty(); }
+#endif
   // Runs one step, when there is work, and appends what came of it. Never fails as a whole: a computation that fails
   // ends the sequences that were in it.
   void Step(std::vector<Event>& events);
@@ -184,15 +189,18 @@ class Engine {
   };
 
   Sequence& Get(SequenceId id);
+  absl::Status Judge(const SequenceSpec& spec) const;
   std::vector<Slice> Compose();
   // Checks (checks.cc). Each appends what is wrong.
   void CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<WrongPage>& wrong);
+  void CheckRows(Slice& slice, std::vector<WrongPage>& wrong);
   void CheckPayload(Sequence& sequence, uint32_t ordinal, kv::CheckKind kind, std::vector<WrongPage>& wrong);
   void CheckBeforeStep(std::vector<Slice>& slices, std::vector<Event>& events);
   void CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& events);
   void CountDue(const std::vector<Slice>& slices);
   void CheckSampledPages(std::vector<Slice>& slices, std::vector<std::vector<WrongPage>>& wrong);
-  // Content (content.cc).
+  // Of adopted pages (content.cc).
+  absl::Status CheckContent(Sequence& sequence);
   struct ContentSample {
     uint32_t ordinal, slot;
   };
@@ -222,6 +230,18 @@ class Engine {
   std::mt19937_64 sample_random_;
   uint64_t content_checks_ = 0;     // calls of CheckContent that looked
   std::vector<std::byte> scratch_;  // layer 0 of pages, computed again
+#ifdef COFFERDAM_FAULTS
+  // A row of a sequence that has ended, in the step that was under way (Fault::kFinishedRowComputes).
+  struct LateRow {
+    std::vector<std::pair<PageId, Generation>> tenures;
+    std::vector<std::byte*> payloads;
+    TokenId token = 0;
+    uint32_t position = 0;
+  };
+  void AddLateRow(const Sequence& sequence);
+  void ComputeLateRows();
+  std::vector<LateRow> late_rows_;
+#endif
   // Where the scrubber goes on.
   SequenceId scrub_sequence_;
   uint32_t scrub_ordinal_ = 0;

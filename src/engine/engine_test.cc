@@ -145,7 +145,7 @@ TEST_F(EngineTest, I13_CheckingContentChangesNoAnswer) {
   const std::vector<TokenId> prompt = Prompt(5, 70);
   const std::vector<TokenId> expected = Generate(Spec(prompt, 24));
   const SequenceId sink = HandOver(prompt, prompt, 24);
-  ASSERT_TRUE(engine_->CheckContent(sink).ok());
+  ASSERT_TRUE(engine_->CheckAdopted(sink).ok());
   // The graphs of the same shapes as before, those of prompts among them.
   EXPECT_EQ(Generate(Spec(prompt, 24)), expected);
   engine_->Run(sink);
@@ -158,7 +158,7 @@ TEST_F(EngineTest, ContentIsCheckedAgainstTheTokensAndNotAgainstTheSeal) {
   // Often enough that a whole page is looked at, too.
   for (int i = 0; i < 70; ++i) {
     const SequenceId good = HandOver(prompt, prompt, 4);
-    EXPECT_TRUE(engine_->CheckContent(good).ok()) << i;
+    EXPECT_TRUE(engine_->CheckAdopted(good).ok()) << i;
     engine_->Release(good);
     engine_->Reclaim();
   }
@@ -167,7 +167,7 @@ TEST_F(EngineTest, ContentIsCheckedAgainstTheTokensAndNotAgainstTheSeal) {
     std::vector<TokenId> other = prompt;
     for (size_t slot = 0; slot < 16; ++slot) other[page * 16 + slot] ^= 1;
     const SequenceId bad = HandOver(other, prompt, 4);
-    EXPECT_EQ(engine_->CheckContent(bad).code(), absl::StatusCode::kDataLoss) << page;
+    EXPECT_EQ(engine_->CheckAdopted(bad).code(), absl::StatusCode::kDataLoss) << page;
     engine_->Release(bad);
     engine_->Reclaim();
   }

@@ -52,8 +52,11 @@ absl::StatusOr<std::span<const float>> Engine::Compute(std::vector<Slice>& slice
 }
 
 void Engine::Step(std::vector<Event>& events) {
-  if (running_.empty()) return;
+  if (!HasWork()) return;
   ++steps_started_;
+#ifdef COFFERDAM_FAULTS
+  ComputeLateRows();
+#endif
   std::vector<Slice> slices = Compose();
   CheckBeforeStep(slices, events);
   std::erase_if(slices, [](const Slice& slice) { return slice.sequence == nullptr; });
@@ -106,6 +109,7 @@ void Engine::SealFullPages(Sequence& sequence, std::vector<Event>& events) {
     const uint64_t count = std::min<uint64_t>(sequence.covered() - start, page_tokens);
     if (count == 0 || (count < page_tokens && !complete)) return;
     const kv::PageHandle& page = sequence.pages[sequence.sealed_pages];
+    if (FaultIsOn(Fault::kCoverageNotCounted) && pool_.StateOf(page.page()) == kv::PageState::kReserved) pool_.MarkFilling(page);
     // The identity is what was fed, never what was asked for.
     const TokenId* const named = FaultIsOn(Fault::kIdentityFromRequest) ? sequence.tokens.data() : sequence.fed.data();
     const kv::Digest128 identity = sequence.chain.Append({named + start, count});
@@ -137,11 +141,41 @@ void Engine::Sample(Sequence& sequence, const float* logits, std::vector<Event>&
   const std::vector<TokenId>& stops = sequence.spec.stop_tokens;
   const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
   if (!stopped && sequence.generated < sequence.spec.max_output) return;
+#ifdef COFFERDAM_FAULTS
+  if (FaultIsOn(Fault::kFinishedRowComputes)) AddLateRow(sequence);
+#endif
   events.push_back(FinishedEvent{.sequence = sequence.id,
                                  .reason = stopped ? FinishReason::kStop : FinishReason::kLength,
                                  .generated = sequence.generated,
                                  .checks = sequence.checks});
   Erase(sequence, {});
 }
+
+#ifdef COFFERDAM_FAULTS
+
+void Engine::AddLateRow(const Sequence& sequence) {
+  late_rows_.push_back({.tenures = {},
+                        .payloads = sequence.payloads,
+                        .token = sequence.tokens.back(),
+                        .position = static_cast<uint32_t>(sequence.tokens.size() - 1)});
+  for (const kv::PageHandle& page : sequence.pages) late_rows_.back().tenures.emplace_back(page.page(), page.generation());
+}
+
+// A batch of its own, before that of the step: what they write lies there when the step reads.
+void Engine::ComputeLateRows() {
+  for (const LateRow& row : std::exchange(late_rows_, {})) {
+    bool own = true;
+    for (const auto& [page, generation] : row.tenures) own = own && pool_.TagsMatch(page, generation);
+    if (!own && !FaultIsOn(Fault::kTagsNotCompared)) {
+      ++counters_.checks[kv::CheckKind::kTags].failed;
+      continue;
+    }
+    const model::BatchRow batch{.token = row.token, .position = row.position, .table = 0, .wants_logits = false};
+    const std::span<std::byte* const> table(row.payloads);
+    CD_CHECK(executor_.Run({.rows = {&batch, 1}, .tables = {&table, 1}, .sums = {}}).ok(), "the row computed before");
+  }
+}
+
+#endif
 
 }  // namespace cofferdam::engine

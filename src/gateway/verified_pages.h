@@ -18,7 +18,7 @@ inline constexpr char kVerifyHeader[] = "Cofferdam-Verify";      // of the reque
 inline constexpr char kVerifiedHeader[] = "Cofferdam-Verified";  // of the answer
 
 // The names of kv::kAllCheckKinds, in its order: this folder may not use kv, and a test compares the two.
-inline constexpr std::array<std::string_view, 5> kCheckNames = {"tags", "seal", "payload", "scrub", "content"};
+inline constexpr std::array<std::string_view, 6> kCheckNames = {"tags", "seal", "payload", "scrub", "content", "rows"};
 // A worker has one entry for a kind. What comes behind these is not read.
 inline constexpr int kMaxCheckCounts = 16;
 

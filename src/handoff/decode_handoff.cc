@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/faults.h"
 
 namespace cofferdam::handoff {
 namespace {
@@ -31,7 +32,7 @@ DecodeHandoff::DecodeHandoff(Options options, TransferWindow& window, Time now)
 }
 
 bool DecodeHandoff::IsCurrent(const AttemptId& attempt) {
-  if (attempt == options_.attempt) return true;
+  if (attempt == options_.attempt || FaultIsOn(Fault::kStaleAttempt)) return true;
   ++stale_messages_;
   return false;
 }
@@ -48,6 +49,7 @@ absl::Status DecodeHandoff::CheckAnnounced(const AnnouncedPage& page) const {
   }
   const kv::Seal& seal = page.seal;
   if (seal.layout_id != options_.layout_id) return IntegrityViolation("a page of another layout was announced");
+  if (FaultIsOn(Fault::kIdentityNotChecked)) return absl::OkStatus();
   if (seal.identity != options_.identities[page.ordinal] || seal.tokens != ExpectedTokens(page.ordinal)) {
     return IntegrityViolation(absl::StrCat("page ", page.ordinal,
                                            " was announced with the identity of other tokens than this "
@@ -116,7 +118,8 @@ void DecodeHandoff::OnReadDone(uint32_t ordinal, const kv::Arrival& arrival, Dec
     IssueReads(actions);  // before Adopt, which may fail
     ++adopted_;
     actions.push_back(Adopt{.ordinal = ordinal, .page = *verified});
-    if (covered_pages() == pages_.size()) {
+    const bool covered = FaultIsOn(Fault::kCoverageByPeer) ? adopted_ == announced_ : covered_pages() == pages_.size();
+    if (covered) {
       CD_CHECK(reads_out_ == 0 && queue_.empty(), "I5: nothing is out when everything is covered");
       state_ = State::kComplete;
       actions.push_back(CloseStream{});
@@ -191,8 +194,9 @@ void DecodeHandoff::ClosePeerOnce(DecodeActions& actions) {
 }
 
 void DecodeHandoff::ReleaseWhenQuiet(DecodeActions& actions) {
-  if (state_ != State::kFailed || reads_out_ > 0 || released_) return;
-  CD_CHECK(share_.held_bytes() == 0, "I7: nothing is in flight into pages that are released");
+  const bool at_once = FaultIsOn(Fault::kFreeAtTimeout);
+  if (state_ != State::kFailed || (reads_out_ > 0 && !at_once) || released_) return;
+  CD_CHECK(share_.held_bytes() == 0 || at_once, "I7: nothing is in flight into pages that are released");
   released_ = true;
   actions.push_back(ReleasePages{});
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/faults.h"
 
 namespace cofferdam::handoff {
 
@@ -35,6 +36,10 @@ void PrefillHandoff::OnSealed(std::vector<AnnouncedPage> pages, PrefillActions& 
   }
   std::erase_if(pages, [&](const AnnouncedPage& page) { return page.ordinal < options_.first_page; });
   if (!pages.empty()) actions.push_back(SendSealed{.pages = std::move(pages)});
+  if (FaultIsOn(Fault::kPinDroppedEarly) && next_page_ == options_.pages) {
+    pinned_ = false;
+    actions.push_back(Unpin{});
+  }
 }
 
 void PrefillHandoff::OnComputeFailed(absl::Status status, PrefillActions& actions) {

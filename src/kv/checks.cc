@@ -14,6 +14,8 @@ std::string_view ToString(CheckKind kind) {
       return "scrub";
     case CheckKind::kContent:
       return "content";
+    case CheckKind::kRows:
+      return "rows";
   }
   return "unknown";
 }

@@ -16,11 +16,12 @@ enum class CheckKind : uint8_t {
   kPayload,  // bytes of a sealed page that a step read
   kScrub,    // the same, of a page that lies there
   kContent,  // layer 0's K and V of sampled tokens, computed again
+  kRows,     // the tokens that a step computed into the page, and those that its sequence asked for
 };
-inline constexpr size_t kCheckKinds = 5;
-inline constexpr std::array<CheckKind, kCheckKinds> kAllCheckKinds = {CheckKind::kTags, CheckKind::kSeal, CheckKind::kPayload,
-                                                                      CheckKind::kScrub, CheckKind::kContent};
-// "tags", "seal", "payload", "scrub", "content".
+inline constexpr size_t kCheckKinds = 6;
+inline constexpr std::array<CheckKind, kCheckKinds> kAllCheckKinds = {CheckKind::kTags,  CheckKind::kSeal,    CheckKind::kPayload,
+                                                                      CheckKind::kScrub, CheckKind::kContent, CheckKind::kRows};
+// "tags", "seal", "payload", "scrub", "content", "rows".
 std::string_view ToString(CheckKind kind);
 
 struct CheckCounts {

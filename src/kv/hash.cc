@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/faults.h"
 
 namespace cofferdam::kv {
 
@@ -34,6 +35,7 @@ Digest128 KeyedHasher::Finish() {
 }
 
 Key DomainKey(const Key& cluster_secret, std::string_view domain) {
+  if (FaultIsOn(Fault::kCrossDomainKey)) domain = {};
   Key key;
   crypto_generichash_blake2b_state state;
   static constexpr std::string_view kPurpose = "cofferdam domain key v1";

@@ -89,7 +89,9 @@ void Pool::WriteTags(PageId page, Generation generation) {
 }
 
 bool Pool::TagsMatch(PageId page, Generation generation) const {
-  if (page.value() >= pages_.size() || generation.value() == 0 || pages_[page.value()].generation != generation) return false;
+  if (page.value() >= pages_.size()) return false;
+  if (FaultIsOn(Fault::kStaleGeneration)) generation = pages_[page.value()].generation;
+  if (generation.value() == 0 || pages_[page.value()].generation != generation) return false;
   const PageTag tag = TagFor(page, generation);
   return std::memcmp(Base(page), &tag, sizeof tag) == 0 &&
          std::memcmp(Base(page) + layout_.page_bytes() - kTagBytes, &tag, sizeof tag) == 0;
@@ -174,6 +176,7 @@ void Pool::HoldForTransfer(const PageHandle& handle) { ++Owned(handle).transfers
 
 void Pool::EndTransfer(PageId page, Generation generation) {
   PageRecord& record = pages_[page.value()];
+  if (FaultIsOn(Fault::kTransfersNotCounted) && record.generation != generation) return;
   CD_CHECK(record.generation == generation && record.transfers > 0, "I7: a page keeps its tenure while a transfer holds it");
   --record.transfers;
 }
@@ -219,7 +222,8 @@ size_t Pool::Reclaim(StepEpoch passed) {
     retired_.pop_front();
     PageRecord& record = pages_[page.value()];
     CD_CHECK(record.state == PageState::kRetired, "only retired pages wait for reclaim");
-    if (record.retired_in > passed || record.transfers > 0) {
+    if (FaultIsOn(Fault::kTransfersNotCounted)) record.transfers = 0;
+    if ((record.retired_in > passed && !FaultIsOn(Fault::kNoStepFence)) || record.transfers > 0) {
       retired_.push_back(page);
       continue;
     }

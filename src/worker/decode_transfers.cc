@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/faults.h"
 #include "base/log.h"
 #include "worker/decode_worker.h"
 #include "worker/generate_stream.h"
@@ -25,7 +26,7 @@ std::shared_ptr<PrefillPeer> DecodeWorker::ChoosePeer(const Request& request) {
   for (size_t i = 0; i < peers_.size(); ++i) {
     const size_t index = (next_peer_ + i) % peers_.size();
     const PrefillPeer::State state = peers_[index]->state();
-    if (!state.ready || state.info.context_tokens() < need) continue;
+    if (!state.ready || (state.info.context_tokens() < need && !FaultIsOn(Fault::kPeerNotJudged))) continue;
     if (peers_[index] == request.peer) {
       same = peers_[index];
       continue;
@@ -216,7 +217,7 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
       log::warn("prefill worker {} is silent or stalled; its connection is closed", request->peer->address());
       request->reader->Close();
     } else if (std::holds_alternative<handoff::Complete>(action)) {
-      if (absl::Status status = core_->engine().CheckContent(*request->sequence); !status.ok())
+      if (absl::Status status = core_->engine().CheckAdopted(*request->sequence); !status.ok())
         return OnWrongContent(*request, status);
       ++counters_.handoffs_completed;
       transferring_.erase(id);

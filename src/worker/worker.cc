@@ -169,6 +169,7 @@ std::vector<std::string> WorkerCore::ChecksThatAreOn() const {
 std::string WorkerCore::WhichCheckIsSilent(const kv::CheckCounts& made) const {
   const engine::EngineCounters& done = engine_->counters();
   const std::tuple<kv::CheckKind, uint64_t> due[] = {{kv::CheckKind::kTags, done.tag_checks_due},
+                                                     {kv::CheckKind::kRows, done.row_checks_due},
                                                      {kv::CheckKind::kPayload, done.payload_checks_due},
                                                      {kv::CheckKind::kSeal, done.pages_adopted},
                                                      {kv::CheckKind::kContent, done.content_checks_due}};

@@ -13,7 +13,7 @@ const std::string kAsk = "Cofferdam-Verify: 1\r\n";
 const std::string kName = "cofferdam-verified";
 const std::string kNoneKnown = "pages=1";
 const Checks kTypical = {{"tags", 640}, {"seal", 16}};
-const std::string kTypicalText = "pages=16, tags=640, seal=16, payload=0, scrub=0, content=0";
+const std::string kTypicalText = "pages=16, tags=640, seal=16, payload=0, scrub=0, content=0, rows=0";
 
 // What differs between two answers to one request is masked: the id and the time.
 std::string Masked(const std::string& bytes) {
@@ -146,9 +146,9 @@ TEST_F(VerifiedTest, NothingIsSaidWithoutTheHeader) {
 }
 
 TEST_F(VerifiedTest, CountsAreReportedInOneOrderWhateverTheWorkers) {
-  worker().Play(Reports(3, {{"content", 5}, {"scrub", 4}, {"payload", 3}, {"seal", 2}, {"tags", 1}}));
+  worker().Play(Reports(3, {{"rows", 6}, {"content", 5}, {"scrub", 4}, {"payload", 3}, {"seal", 2}, {"tags", 1}}));
   Start();
-  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=3, tags=1, seal=2, payload=3, scrub=4, content=5");
+  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=3, tags=1, seal=2, payload=3, scrub=4, content=5, rows=6");
 }
 
 TEST_F(VerifiedTest, KindsThatAreNotKnownAreIgnored) {
@@ -166,7 +166,7 @@ TEST_F(VerifiedTest, EntriesBeyondTheLimitAreNotRead) {
   for (int i = 0; i < 100000; ++i) checks.emplace_back("seal", 1);
   worker().Play(Reports(16, checks));
   Start();
-  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=16, tags=640, seal=0, payload=0, scrub=0, content=0");
+  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=16, tags=640, seal=0, payload=0, scrub=0, content=0, rows=0");
   EXPECT_EQ(Complete(whole_).status, 200);
 }
 
@@ -175,7 +175,7 @@ TEST_F(VerifiedTest, SumsStopAtTheLargestNumber) {
   worker().Play(Reports(1, {{"tags", kMost - 1}, {"tags", 2}, {"tags", 7}, {"seal", 2}, {"seal", 3}, {"payload", kMost}}));
   Start();
   const std::string most = std::to_string(kMost);
-  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=1, tags=" + most + ", seal=5, payload=" + most + ", scrub=0, content=0");
+  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=1, tags=" + most + ", seal=5, payload=" + most + ", scrub=0, content=0, rows=0");
 }
 
 TEST_F(VerifiedTest, AResumedRequestAddsUp) {
@@ -187,7 +187,7 @@ TEST_F(VerifiedTest, AResumedRequestAddsUp) {
   EXPECT_EQ(whole.json()["choices"][0]["text"], " once upon a time");
   EXPECT_EQ(worker(0).calls, 1);
   EXPECT_EQ(worker(1).calls, 1);
-  EXPECT_EQ(HeaderOf(whole), "pages=7, tags=20, seal=4, payload=0, scrub=0, content=0");
+  EXPECT_EQ(HeaderOf(whole), "pages=7, tags=20, seal=4, payload=0, scrub=0, content=0, rows=0");
 }
 
 TEST_F(VerifiedTest, AResumedStreamAddsUpInItsComment) {
@@ -197,13 +197,13 @@ TEST_F(VerifiedTest, AResumedStreamAddsUpInItsComment) {
   Start();
   const Response stream = AskVerified(stream_);
   EXPECT_EQ(HeaderOf(stream), "pages=3");  // what had come when the head was sent
-  EXPECT_EQ(CommentOf(stream.body), "pages=7, tags=20, seal=4, payload=0, scrub=0, content=0");
+  EXPECT_EQ(CommentOf(stream.body), "pages=7, tags=20, seal=4, payload=0, scrub=0, content=0, rows=0");
 }
 
 TEST_F(VerifiedTest, AnAttemptThatDiedBeforeItsFirstTokenCountsToo) {
   worker().Play(DiesOnce(3, 0, {{"tags", 20}}));
   Start();
-  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=7, tags=20, seal=0, payload=0, scrub=0, content=0");
+  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=7, tags=20, seal=0, payload=0, scrub=0, content=0, rows=0");
 }
 
 TEST_F(VerifiedTest, AStaleReportIsNotCounted) {
@@ -223,7 +223,7 @@ TEST_F(VerifiedTest, AStaleReportIsNotCounted) {
     return stage.Finish(v1::Finished::STOP, {{"tags", 3}});
   });
   Start();
-  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=2, tags=3, seal=0, payload=0, scrub=0, content=0");
+  EXPECT_EQ(HeaderOf(AskVerified(whole_)), "pages=2, tags=3, seal=0, payload=0, scrub=0, content=0, rows=0");
 }
 
 // The worker's own count is then never heard, and what is not known is not said to be zero.

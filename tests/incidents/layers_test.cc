@@ -55,7 +55,7 @@ TEST_F(Layers, WithoutAFaultTheAnswerIsRight) {
 }
 
 TEST_F(Layers, A1_APlaceholderInsteadOfThePromptIsFoundByThePagesIdentity) {
-  StartWith({"placeholder-prompt"});
+  StartWith({"placeholder-prompt", "rows-not-compared"});
   const Response response = Ask();
   EXPECT_EQ(response.status, 500) << response.body;
   EXPECT_EQ(response.json()["error"]["code"], "kv_integrity_violation") << response.body;
@@ -64,7 +64,7 @@ TEST_F(Layers, A1_APlaceholderInsteadOfThePromptIsFoundByThePagesIdentity) {
 }
 
 TEST_F(Layers, A1_WhereTheIdentityLiesTheContentIsFound) {
-  StartWith({"placeholder-prompt", "identity-from-request"});
+  StartWith({"placeholder-prompt", "rows-not-compared", "identity-from-request"});
   const Response response = Ask();
   EXPECT_EQ(response.status, 500) << response.body;
   EXPECT_EQ(response.json()["error"]["code"], "kv_integrity_violation") << response.body;
@@ -74,7 +74,7 @@ TEST_F(Layers, A1_WhereTheIdentityLiesTheContentIsFound) {
 }
 
 TEST_F(Layers, A1_WithoutBothTheAnswerIsWrongAndTheHealthSaysWhichCheckDoesNotRun) {
-  StartWith({"placeholder-prompt", "identity-from-request", "content-not-checked"});
+  StartWith({"placeholder-prompt", "rows-not-compared", "identity-from-request", "content-not-checked"});
   const Response response = Ask();
   ASSERT_EQ(response.status, 200) << response.body;
   EXPECT_NE(Answer(response), kCode) << "the fault is a real one";
