@@ -35,6 +35,7 @@ enum class Fault : uint8_t {
   kRowsNotCompared,      // what a step computed is not compared with what its sequences asked for
   kIdentityNotChecked,   // a page that is announced or arrives may be that of other tokens
   kChecksumNotChecked,   // a page that arrives may hold other bytes than it was sealed with
+  kRestNotChecked,       // a page that arrives may hold something behind its last token
   kNoSealChecksum,       // a page is sealed without a look at its bytes
   kAdoptedNotCompared,   // the engine does not ask whose tokens its adopted pages name
   kContentNotChecked,    // layer 0 of adopted pages is not computed again
@@ -48,13 +49,12 @@ enum class Fault : uint8_t {
 
 #ifdef COFFERDAM_FAULTS
 
-inline constexpr std::array<std::string_view, 23> kFaultNames = {
-    "reject-goes-on",        "placeholder-prompt",    "free-at-timeout",      "no-step-fence",
-    "coverage-by-peer",      "stale-attempt",         "stale-generation",     "cross-domain-key",
-    "pin-dropped-early",     "identity-from-request", "no-zeroing",           "peer-not-judged",
-    "rows-not-compared",     "identity-not-checked",  "checksum-not-checked", "no-seal-checksum",
-    "adopted-not-compared",  "content-not-checked",   "coverage-not-counted", "states-not-compared",
-    "transfers-not-counted", "tags-not-compared",     "finished-row-computes"};
+inline constexpr std::array<std::string_view, 24> kFaultNames = {
+    "reject-goes-on",      "placeholder-prompt",    "free-at-timeout",      "no-step-fence",        "coverage-by-peer",
+    "stale-attempt",       "stale-generation",      "cross-domain-key",     "pin-dropped-early",    "identity-from-request",
+    "no-zeroing",          "peer-not-judged",       "rows-not-compared",    "identity-not-checked", "checksum-not-checked",
+    "rest-not-checked",    "no-seal-checksum",      "adopted-not-compared", "content-not-checked",  "coverage-not-counted",
+    "states-not-compared", "transfers-not-counted", "tags-not-compared",    "finished-row-computes"};
 
 namespace internal {
 inline std::atomic<uint64_t> faults_on{0};

@@ -21,7 +21,7 @@ struct Side {
   const char* who;         // the worker that the message names
 };
 
-class Incident : public testing::TestWithParam<Side> {
+class A1 : public testing::TestWithParam<Side> {
  protected:
   void SetUp() override {
     const auto model = StoriesModel();
@@ -63,7 +63,7 @@ class Incident : public testing::TestWithParam<Side> {
   std::string story_;
 };
 
-TEST_P(Incident, IsRefusedByTheGatewayWithBothNumbersBeforeAPageIsReserved) {
+TEST_P(A1, IsRefusedByTheGatewayWithBothNumbersBeforeAPageIsReserved) {
   ExpectTheNextRequestRight();  // stale pages of an earlier request lie around
   const auto before = Reservations();
   EXPECT_GT(before.first, 0);
@@ -83,7 +83,7 @@ TEST_P(Incident, IsRefusedByTheGatewayWithBothNumbersBeforeAPageIsReserved) {
   ExpectTheNextRequestRight();
 }
 
-TEST_P(Incident, IsRefusedByDecodeItselfWithTheSameCodeAndNumbers) {
+TEST_P(A1, IsRefusedByDecodeItselfWithTheSameCodeAndNumbers) {
   ExpectTheNextRequestRight();
   const auto before = Reservations();
   grpc::ClientContext context;
@@ -103,7 +103,7 @@ TEST_P(Incident, IsRefusedByDecodeItselfWithTheSameCodeAndNumbers) {
 }
 
 // The worker whose pool is small refuses; where decode's is small, prefill, asked alone, has room and computes.
-TEST_P(Incident, IsRefusedByASmallPrefillItselfWithTheSameCodeAndNumbers) {
+TEST_P(A1, IsRefusedByASmallPrefillItselfWithTheSameCodeAndNumbers) {
   ExpectTheNextRequestRight();
   const auto before = Reservations();
   grpc::ClientContext context;
@@ -137,7 +137,7 @@ TEST_P(Incident, IsRefusedByASmallPrefillItselfWithTheSameCodeAndNumbers) {
 }
 
 // Many at once, mixed with good ones: the good ones are all right, and nothing is kept of the others.
-TEST_P(Incident, DisturbsNobodyUnderLoad) {
+TEST_P(A1, DisturbsNobodyUnderLoad) {
   std::vector<std::jthread> clients;
   for (int client = 0; client < 8; ++client) {
     clients.emplace_back([&, client] {
@@ -159,7 +159,7 @@ TEST_P(Incident, DisturbsNobodyUnderLoad) {
   ExpectTheNextRequestRight();
 }
 
-INSTANTIATE_TEST_SUITE_P(Sides, Incident,
+INSTANTIATE_TEST_SUITE_P(Sides, A1,
                          testing::Values(Side{"PrefillPoolIsSmall", "--prefill-kv-tokens", "prefill worker"},
                                          Side{"DecodePoolIsSmall", "--decode-kv-tokens", "worker"}),
                          [](const auto& side) { return std::string(side.param.name); });
