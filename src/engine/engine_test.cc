@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 
 namespace cofferdam::engine {
@@ -78,8 +79,9 @@ class EngineTest : public testing::Test {
   uint64_t Made(kv::CheckKind kind) const { return engine_->counters().checks[kind].made; }
   void Flip(PageId page, size_t at) { pool_->Payload(page)[at] ^= std::byte{4}; }
   // A sequence of `prompt` that waits, with pages that a source computed from `computed` and signed for `prompt`: every check of
-  // seal and bytes passes.
-  SequenceId HandOver(const std::vector<TokenId>& computed, const std::vector<TokenId>& prompt, uint32_t output) {
+  // seal and bytes passes. Its own prompt is `sinks` where one is given.
+  SequenceId HandOver(const std::vector<TokenId>& computed, const std::vector<TokenId>& prompt, uint32_t output,
+                      std::optional<std::vector<TokenId>> sinks = std::nullopt) {
     const kv::Key key = kv::DomainKey({}, "tenant");
     const SequenceId source =
         Start({.domain_key = key, .tokens = {computed.begin(), computed.end() - 1}, .max_output = 0, .sampling = {}});
@@ -87,7 +89,7 @@ class EngineTest : public testing::Test {
     StepAll();
     const auto identities = kv::PageIdentities(key, model_->layout(), {prompt.data(), prompt.size() - 1});
     EXPECT_EQ(sealed_[source].size(), identities.size());
-    const SequenceId sink = Start(Spec(prompt, output));
+    const SequenceId sink = Start(Spec(sinks.value_or(prompt), output));
     for (const SealedEvent& page : sealed_[source]) {
       const auto view = engine_->PageAt(sink, page.ordinal);
       std::ranges::copy(pool_->Payload(page.page), view.payload.begin());
@@ -139,6 +141,14 @@ TEST_F(EngineTest, I13_AdoptedPagesGiveTheSameAnswerAsComputedOnes) {
   engine_->Run(sink);
   StepAll();
   EXPECT_EQ(tokens_[sink], expected);
+}
+
+TEST_F(EngineTest, I4_PagesThatNameOtherTokensDoNotRun) {
+  const std::vector<TokenId> others = Prompt(3, 40), own = Prompt(4, 40);
+  const SequenceId sink = HandOver(others, others, 4, own);
+  EXPECT_EQ(engine_->CheckAdopted(sink).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Failed(kv::CheckKind::kSeal), 1u);
+  engine_->Release(sink);
 }
 
 TEST_F(EngineTest, I13_CheckingContentChangesNoAnswer) {

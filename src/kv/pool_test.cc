@@ -43,6 +43,18 @@ class PoolTest : public testing::Test {
   Admission admission_;
 };
 
+TEST_F(PoolTest, I11_WhatIsQuarantinedIsPromisedToNobody) {
+  auto handles = Take(kPages);
+  for (uint64_t lost = 1; lost <= kPages; ++lost) {
+    pool_.Quarantine(std::move(handles[lost - 1]));
+    const uint64_t left = (kPages - lost) * layout_.page_tokens();
+    EXPECT_EQ(admission_.context_tokens(pool_.counts()), left);
+    EXPECT_TRUE(std::holds_alternative<Rejected>(admission_.Admit({.prompt_tokens = left + 1}, pool_.counts()))) << lost;
+    EXPECT_EQ(std::holds_alternative<MustWait>(admission_.Admit({.prompt_tokens = left}, pool_.counts())), left > 0) << lost;
+  }
+  pool_.CheckConservation();
+}
+
 TEST_F(PoolTest, I1_WhatDoesNotFitIsRejectedWithBothNumbersAndTakesNothing) {
   auto result = admission_.Admit({.prompt_tokens = 120, .output_tokens = 9}, pool_.counts());
   ASSERT_TRUE(std::holds_alternative<Rejected>(result));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 #include <random>
+#include <string>
+#include <vector>
 
 namespace cofferdam::kv {
 namespace {
@@ -35,6 +37,21 @@ class SealTest : public testing::Test {
   Digest128 identity_{};
   Seal seal_;
 };
+
+TEST_F(SealTest, I10_ADomainNeverNamesAnothersPageWhateverItsTokensOrItsId) {
+  const std::vector<std::string> domains{"tenant", "tenant ", "tenan", "t", "", std::string("tenant\0", 7), "tenant\n", "TENANT"};
+  std::vector<Digest128> seen;
+  for (const std::string& domain : domains) {
+    for (const Digest128& identity : PageIdentities(DomainKey(Key{}, domain), layout_, tokens_)) {
+      EXPECT_EQ(std::ranges::find(seen, identity), seen.end()) << domain;
+      seen.push_back(identity);
+    }
+  }
+  // Nor does the same domain of another cluster.
+  Key secret{};
+  secret[31] = 1;
+  EXPECT_NE(PageIdentities(DomainKey(secret, "tenant"), layout_, tokens_), PageIdentities(key_, layout_, tokens_));
+}
 
 TEST_F(SealTest, AGoodPageIsGood) { EXPECT_EQ(Fault(), std::nullopt); }
 

@@ -139,7 +139,6 @@ void DecodeWorker::OnNew(std::shared_ptr<GenerateStream> stream, v1::GenerateReq
   ++counters_.requests;
   auto spec = FromWire(wire);
   if (absl::Status status = spec.ok() ? Judge(*spec) : spec.status(); !status.ok()) {
-    ++counters_.rejected;
     core_->ledger().OnRejected({.request_id = wire.request_id(),
                                 .domain = wire.domain(),
                                 .prompt_tokens = static_cast<uint64_t>(wire.tokens_size()),
@@ -173,7 +172,6 @@ void DecodeWorker::StartWaiting() {
     if (std::holds_alternative<kv::MustWait>(result)) return;
     queue_.pop_front();
     if (auto* rejected = std::get_if<kv::Rejected>(&result)) {
-      ++counters_.rejected;
       core_->ledger().OnRejected(OwnerOf(*request), rejected->status);
       Finish(*request, rejected->status);
       continue;
@@ -308,7 +306,6 @@ void DecodeWorker::Publish() {
     metrics.push_back(MakeMetric(name, Metric::COUNTER, static_cast<double>(value), help));
   };
   counter("requests_total", counters_.requests, "Requests received");
-  counter("requests_refused_total", counters_.rejected, "Requests refused by admission");
   counter("requests_cancelled_total", counters_.cancelled, "Requests cancelled by their client");
   counter("local_prefills_total", counters_.local_prefills, "Prompts computed by decode itself");
   counter("handoffs_total", counters_.handoffs, "Handoffs opened");

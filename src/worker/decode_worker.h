@@ -125,7 +125,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   Clock::time_point published_{};
 
   struct Counters {
-    uint64_t requests = 0, rejected = 0, cancelled = 0, local_prefills = 0;
+    uint64_t requests = 0, cancelled = 0, local_prefills = 0;
     uint64_t handoffs = 0, handoffs_completed = 0, handoffs_failed = 0, handoff_retries = 0;
     uint64_t reads = 0, reads_failed = 0, read_bytes = 0, stale_messages = 0;
   } counters_;

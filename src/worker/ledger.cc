@@ -48,13 +48,15 @@ void Ledger::OnEnded(SequenceId sequence, tenure::Outcome outcome, uint64_t gene
 }
 
 void Ledger::OnRejected(const Owner& owner, const absl::Status& status) {
-  if (log_ == nullptr) return;
   const std::optional<ErrorFacts> facts = FactsOf(status);
+  const std::string code = facts.has_value() && !facts->code.empty() ? facts->code : "invalid_request";
+  ++refused_[code];
+  if (log_ == nullptr) return;
   log_->Append(tenure::Rejected{.request_id = owner.request_id,
                                 .domain = owner.domain,
                                 .prompt_tokens = owner.prompt_tokens,
                                 .max_output = owner.max_output,
-                                .code = facts.has_value() && !facts->code.empty() ? facts->code : "invalid_request"});
+                                .code = code});
 }
 
 void Ledger::OnWrong(SequenceId sequence, std::span<const engine::WrongPage> pages, std::string_view action,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/error.h"
 #include "engine/engine.h"
 #include "tenure/log.h"
 
@@ -37,6 +38,8 @@ class Ledger {
   // Checks of these pages failed, before the sequence is said to have ended.
   void OnWrong(SequenceId sequence, std::span<const engine::WrongPage> pages, std::string_view action, std::string_view detail);
 
+  // Requests refused, by the code of their error; the codes are ours, so that they are few.
+  const std::map<std::string, uint64_t>& refused() const { return refused_; }
   uint64_t incidents() const { return incidents_; }
   uint64_t dropped() const { return log_ == nullptr ? 0 : log_->dropped(); }
   uint64_t errors() const { return log_ == nullptr ? 0 : log_->errors(); }
@@ -56,6 +59,8 @@ class Ledger {
   std::unique_ptr<tenure::Log> log_;
   std::map<SequenceId, std::shared_ptr<Holder>> live_;
   std::vector<std::deque<Tenure>> history_;  // by page, newest first, at most kRemembered
+  std::map<std::string, uint64_t> refused_ = {
+      {"invalid_request", 0}, {std::string(error_code::kContextLengthExceeded), 0}, {std::string(error_code::kQueueFull), 0}};
   uint64_t incidents_ = 0;
 };
 

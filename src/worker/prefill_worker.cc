@@ -79,7 +79,6 @@ void PrefillWorker::OnOpen(std::shared_ptr<PrefillStream> stream, v1::PrefillReq
                        {.code = std::string(error_code::kQueueFull), .retry_after_s = 1});
   }
   if (!status.ok()) {
-    ++refused_;
     core_->ledger().OnRejected({.request_id = request.open().request_id(),
                                 .domain = request.open().domain(),
                                 .prompt_tokens = static_cast<uint64_t>(request.open().tokens_size())},
@@ -126,7 +125,6 @@ void PrefillWorker::StartWaiting() {
     queue_.pop_front();
     handoff::PrefillActions actions;
     if (auto* rejected = std::get_if<kv::Rejected>(&result)) {
-      ++refused_;
       core_->ledger().OnRejected(OwnerOf(run), rejected->status);
       run.handoff->OnRefused(rejected->status, actions);
     } else {
@@ -222,8 +220,7 @@ void PrefillWorker::Publish() {
   core_->Publish(
       static_cast<uint32_t>(queue_.size()),
       {MakeMetric("prefill_streams", Metric::GAUGE, static_cast<double>(runs_.size()), "Open prefill streams"),
-       MakeMetric("prefill_streams_opened_total", Metric::COUNTER, static_cast<double>(opened_), "Prefill streams ever opened"),
-       MakeMetric("requests_refused_total", Metric::COUNTER, static_cast<double>(refused_), "Requests refused by admission")});
+       MakeMetric("prefill_streams_opened_total", Metric::COUNTER, static_cast<double>(opened_), "Prefill streams ever opened")});
 }
 
 }  // namespace cofferdam::worker

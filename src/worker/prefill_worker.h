@@ -70,7 +70,6 @@ class PrefillWorker final : public v1::Prefill::CallbackService, public LoopClie
   Clock::time_point published_{};
   std::atomic<uint64_t> next_run_{1};
   std::atomic<uint64_t> steps_{0};
-  uint64_t refused_ = 0;
   uint64_t opened_ = 0;
   EngineLoop loop_;
   kv::Zeroer zeroer_{[this] { loop_.Post([] {}); }};  // wakes a loop that waits for pages

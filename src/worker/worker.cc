@@ -166,19 +166,20 @@ std::vector<std::string> WorkerCore::ChecksThatAreOn() const {
   return checks;
 }
 
-std::string WorkerCore::WhichCheckIsSilent(const kv::CheckCounts& made) const {
+std::string WorkerCore::WhichChecksAreSilent(const kv::CheckCounts& made) const {
   const engine::EngineCounters& done = engine_->counters();
   const std::tuple<kv::CheckKind, uint64_t> due[] = {{kv::CheckKind::kTags, done.tag_checks_due},
                                                      {kv::CheckKind::kRows, done.row_checks_due},
                                                      {kv::CheckKind::kPayload, done.payload_checks_due},
                                                      {kv::CheckKind::kSeal, done.pages_adopted},
                                                      {kv::CheckKind::kContent, done.content_checks_due}};
+  std::string silent;
   for (const auto& [kind, at_least] : due) {
     if (made[kind].made >= at_least) continue;
-    return absl::StrCat("the check of ", std::string(kv::ToString(kind)), " is configured and does not run: ", made[kind].made,
-                        " made, ", at_least, " due");
+    absl::StrAppend(&silent, silent.empty() ? "" : "; ", "the check of ", std::string(kv::ToString(kind)),
+                    " is configured and does not run: ", made[kind].made, " made, ", at_least, " due");
   }
-  return {};
+  return silent;
 }
 
 void WorkerCore::AddMetrics(const kv::CheckCounts& checks, v1::WorkerInfo& info) const {
@@ -211,6 +212,10 @@ void WorkerCore::AddMetrics(const kv::CheckCounts& checks, v1::WorkerInfo& info)
   }
   add("kv_pages_adopted_total", Metric::COUNTER, done.pages_adopted, "Pages adopted from a peer");
   add("kv_pages_sealed_total", Metric::COUNTER, done.pages_sealed, "Pages sealed");
+  for (const auto& [reason, count] : ledger_->refused()) {
+    *info.add_metrics() = MakeMetric("requests_refused_total", Metric::COUNTER, static_cast<double>(count),
+                                     "Requests refused before they owned a page, by the code of their error", {{"reason", reason}});
+  }
   add("incidents_total", Metric::COUNTER, ledger_->incidents(), "Pages that failed a check, with a record of it");
   add("tenure_log_dropped_total", Metric::COUNTER, ledger_->dropped(), "Records that are missing in the tenure log");
   add("tenure_log_errors_total", Metric::COUNTER, ledger_->errors(), "Failed writes of the tenure log");
@@ -235,7 +240,7 @@ void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics)
   if (!info.ready()) info.set_not_ready_reason("quarantined pages leave less than the context");
   kv::CheckCounts checks = done.checks;
   checks += checks_;
-  if (std::string silent = WhichCheckIsSilent(checks); !silent.empty()) {
+  if (std::string silent = WhichChecksAreSilent(checks); !silent.empty()) {
     info.set_ready(false);
     info.set_not_ready_reason(std::move(silent));
   }

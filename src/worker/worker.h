@@ -85,7 +85,7 @@ class WorkerCore {
   // The checks that are on, by name.
   std::vector<std::string> ChecksThatAreOn() const;
   // Names the check that is configured and did not run; empty when all did.
-  std::string WhichCheckIsSilent(const kv::CheckCounts& made) const;
+  std::string WhichChecksAreSilent(const kv::CheckCounts& made) const;
 
   WorkerOptions options_;
   std::string model_hash_;
