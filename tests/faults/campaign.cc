@@ -5,13 +5,13 @@
 #include <cstring>
 #include <map>
 #include <optional>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "kv/corruption.h"
 
 namespace cofferdam::faults {
 namespace {
@@ -98,7 +98,7 @@ class Campaign {
   };
 
   bool FaultsLeft() const { return Injected() < options_.faults; }
-  uint64_t Draw(uint64_t below) { return random_() % below; }
+  uint64_t Draw(uint64_t below) { return kv::Draw(random_, below); }
   uint64_t Injected() const {
     uint64_t sum = 0;
     for (const Tally& tally : result_.by_kind) sum += tally.injected;
@@ -205,10 +205,10 @@ class Campaign {
     const size_t there = std::min<size_t>(ordinal, last);
     switch (kind) {
       case FaultKind::kArrivalFlip:
-        payload[Draw(payload.size())] ^= static_cast<std::byte>(1U << Draw(8));
+        kv::FlipBit(payload, random_);
         return true;
       case FaultKind::kArrivalTorn:
-        std::ranges::fill(payload.subspan(payload.size() / 2), std::byte{0});
+        kv::TearCopy(payload);
         break;
       case FaultKind::kArrivalSwap:
         std::ranges::copy(question.pages[(ordinal + 1) % question.pages.size()], payload.begin());
@@ -271,18 +271,12 @@ class Campaign {
         std::ranges::copy(image, whole.begin());
         return true;
       }
-      case FaultKind::kOverrun: {
-        const size_t beyond = 1 + Draw(kTag);
-        const bool tail = Draw(2) == 0;
-        const auto written = tail ? whole.subspan(whole.size() - kTag - 8, 8 + beyond) : whole.subspan(kTag - beyond, beyond + 8);
-        for (std::byte& byte : written) byte ^= static_cast<std::byte>(1 + Draw(255));
+      case FaultKind::kOverrun:
+        kv::WriteOverEdge(whole, random_);
         return true;
-      }
-      case FaultKind::kTagFlip: {
-        const size_t at = Draw(2 * kTag);
-        whole[at < kTag ? at : whole.size() - 2 * kTag + at] ^= static_cast<std::byte>(1U << Draw(8));
+      case FaultKind::kTagFlip:
+        kv::FlipTagBit(whole, random_);
         return true;
-      }
       case FaultKind::kSealedFlip:
         return FlipSealed(id, active);
       default:
@@ -292,21 +286,14 @@ class Campaign {
   bool FlipSealed(SequenceId id, const Active& active) {
     const uint64_t sealed = Covered(active) / kPageTokens;
     if (sealed == 0) return false;
-    const auto payload = worker_->engine().PageAt(id, static_cast<uint32_t>(Draw(sealed))).payload;
-    payload[Draw(payload.size())] ^= static_cast<std::byte>(1U << Draw(8));
+    kv::FlipBit(worker_->engine().PageAt(id, static_cast<uint32_t>(Draw(sealed))).payload, random_);
     return true;
   }
   bool FlipFilling(SequenceId id, const Active& active) {
     const auto slots = static_cast<uint32_t>(Covered(active) % kPageTokens);
     if (slots == 0) return false;
     const auto payload = worker_->engine().PageAt(id, static_cast<uint32_t>(Covered(active) / kPageTokens)).payload;
-    const auto slot = static_cast<uint32_t>(Draw(slots));
-    const auto dim = static_cast<uint32_t>(Draw(layout_.spec().head_size_v));
-    const auto layer = static_cast<uint32_t>(Draw(layout_.spec().layers)),
-               head = static_cast<uint32_t>(Draw(layout_.spec().kv_heads));
-    const size_t at = Draw(2) == 0 ? layout_.KOffset(layer, head) + 2 * layout_.KElement(slot, dim)
-                                   : layout_.VOffset(layer, head) + 2 * layout_.VElement(slot, dim);
-    payload[at + Draw(2)] ^= static_cast<std::byte>(1U << Draw(8));
+    kv::FlipWrittenBit(layout_, payload, slots, random_);
     return true;
   }
 
@@ -367,7 +354,7 @@ class Campaign {
   const std::shared_ptr<const model::Model> model_;
   const kv::Layout& layout_;
   const Options options_;
-  std::mt19937_64 random_;
+  kv::Random random_;
   std::unique_ptr<model::Executor> executor_;
   std::vector<std::byte> memory_;
   std::vector<Question> questions_;
@@ -380,27 +367,6 @@ class Campaign {
 };
 
 }  // namespace
-
-std::string_view ToString(FaultKind kind) {
-  constexpr std::string_view kNames[kFaultKinds] = {"page overwritten by another's",
-                                                    "two pages swapped",
-                                                    "stale page",
-                                                    "write over a page's edge",
-                                                    "bit of a tag",
-                                                    "bit of a sealed page",
-                                                    "bit of a page that fills",
-                                                    "arrival: bit",
-                                                    "arrival: torn copy",
-                                                    "arrival: swapped pages",
-                                                    "arrival: another prompt's page",
-                                                    "arrival: another's bytes"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
-bool MustCatch(FaultKind kind, Mode mode) {
-  if (kind == FaultKind::kFillingFlip) return false;
-  return kind != FaultKind::kSealedFlip || mode == Mode::kFull;
-}
 
 bool Result::Holds(Mode mode) const {
   bool holds = bystanders > 0 && bystanders_disturbed == 0;

@@ -12,33 +12,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "engine/engine.h"
+#include "faults/kinds.h"
 #include "model/model.h"
 
 namespace cofferdam::faults {
-
-enum class FaultKind : uint8_t {
-  // In the memory of a page that a sequence owns.
-  kWrongOwner,   // the page is overwritten, tags and all, by that of another sequence
-  kSwap,         // two sequences' pages change places
-  kStalePage,    // the page holds what an earlier tenure left there, its tags included
-  kOverrun,      // a write that runs over the page's edge
-  kTagFlip,      // one bit of a tag
-  kSealedFlip,   // one bit of the payload of a sealed page
-  kFillingFlip,  // one bit of a slot that was written, of a page that is still being filled
-  // On the way from a peer.
-  kArrivalFlip,   // one bit
-  kArrivalTorn,   // the copy ended half way
-  kArrivalSwap,   // two pages of the prompt change places
-  kArrivalOther,  // the page at this place of another prompt, with that page's own seal
-  kArrivalStale,  // the seal is right, the bytes are those of another prompt
-};
-inline constexpr size_t kFaultKinds = 12;
-std::string_view ToString(FaultKind kind);
-// Whether the mode promises that no token comes from such a page.
-bool MustCatch(FaultKind kind, engine::VerifyReads::Mode mode);
 
 struct Tally {
   uint64_t injected = 0;
