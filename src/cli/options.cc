@@ -64,6 +64,11 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40));
 #ifdef COFFERDAM_FAULTS
   app.add_option("--fault", flags.faults, "Re-create a wrong behaviour by name (src/base/faults.h); may be given several times");
+  app.add_option("--inject", flags.inject,
+                 "KIND:RATE: spoil pages at random, at this rate of all steps or reads (src/kv/corruption.h); may be given several "
+                 "times");
+  app.add_option("--inject-seed", flags.inject_seed, "Seed of what is injected");
+  app.add_option("--inject-limit", flags.inject_limit, "Faults that each worker injects, at most");
 #endif
   app.add_flag("--no-repack", flags.no_repack, "Use the weights as they lie in the file, without a faster private copy");
   app.add_flag("--lifo-pages", flags.lifo_pages, "Reuse pages last-in first-out (for tests: races become likelier)");
@@ -197,6 +202,16 @@ absl::Status TurnFaultsOn([[maybe_unused]] const Flags& flags) {
   return absl::OkStatus();
 }
 
+#ifdef COFFERDAM_FAULTS
+absl::StatusOr<engine::InjectionPlan> InjectionPlanOf(const Flags& flags) {
+  engine::InjectionPlan plan{.seed = flags.inject_seed, .limit = flags.inject_limit};
+  for (const std::string& text : flags.inject) {
+    if (absl::Status status = engine::AddRate(text, plan); !status.ok()) return status;
+  }
+  return plan;
+}
+#endif
+
 }  // namespace
 
 absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, const Flags& flags) {
@@ -243,6 +258,11 @@ absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, c
   options.verify_reads = *verify_reads;
   options.verify_content = flags.verify_content == "on";
   options.scrub_bytes_per_second = flags.scrub_bytes_per_second;
+#ifdef COFFERDAM_FAULTS
+  auto injection = InjectionPlanOf(flags);
+  if (!injection.ok()) return injection.status();
+  options.injection = *injection;
+#endif
   options.repack = !flags.no_repack;
   options.lifo_pages = flags.lifo_pages;
   return options;

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,11 @@ struct Flags {
   bool no_repack = false;
   bool lifo_pages = false;
   std::vector<std::string> faults;  // builds with fault points alone
-  std::string tenure_log;           // empty: tenure::DefaultFolder; "off": none
+#ifdef COFFERDAM_FAULTS
+  std::vector<std::string> inject;
+  uint64_t inject_seed = 0, inject_limit = std::numeric_limits<uint64_t>::max();
+#endif
+  std::string tenure_log;  // empty: tenure::DefaultFolder; "off": none
   uint32_t tenure_log_days = 30, tenure_log_files = 64;
   std::string verify_reads = "tags";
   std::string verify_content = "on";

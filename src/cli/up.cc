@@ -95,6 +95,11 @@ std::vector<std::string> WorkerArguments(const std::string& role, const Flags& f
   arguments.insert(arguments.end(), {"--tenure-log-days", absl::StrCat(flags.tenure_log_days), "--tenure-log-files",
                                      absl::StrCat(flags.tenure_log_files)});
   for (const std::string& fault : flags.faults) arguments.insert(arguments.end(), {"--fault", fault});
+#ifdef COFFERDAM_FAULTS
+  for (const std::string& rate : flags.inject) arguments.insert(arguments.end(), {"--inject", rate});
+  arguments.insert(arguments.end(),
+                   {"--inject-seed", absl::StrCat(flags.inject_seed), "--inject-limit", absl::StrCat(flags.inject_limit)});
+#endif
   if (flags.lifo_pages) arguments.push_back("--lifo-pages");
   if (role == "prefill") {
     arguments.insert(arguments.end(), {"--fabric", absl::StrCat("shm:", folder, "/fabric.sock")});

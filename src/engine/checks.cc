@@ -8,6 +8,9 @@
 #include "base/error.h"
 #include "base/faults.h"
 #include "engine/engine.h"
+#ifdef COFFERDAM_FAULTS
+#include "engine/injector.h"
+#endif
 #include "engine/sequence.h"
 
 namespace cofferdam::engine {
@@ -85,6 +88,9 @@ void Engine::FailOnWrong(Sequence& sequence, std::vector<WrongPage> wrong, std::
   absl::Status status =
       WithFacts(absl::DataLossError(absl::StrCat("KV page ", wrong[0].page.value(), " ", what, "; the request was ended")),
                 {.code = std::string(error_code::kIntegrity)});
+#ifdef COFFERDAM_FAULTS
+  if (injector_ != nullptr) injector_->OnFailed(sequence.id, wrong);
+#endif
   events.push_back(FailedEvent{.sequence = sequence.id, .status = std::move(status), .wrong = std::move(wrong)});
   Erase(sequence, quarantine);
 }

@@ -110,6 +110,10 @@ struct EngineOptions {
   uint64_t sample_seed = 0;  // of the tokens that CheckContent looks at; random, so that no bug can know them
 };
 
+#ifdef COFFERDAM_FAULTS
+class Injector;
+#endif
+
 // One thread calls everything. Sequences are named by ids that are never reused; an id that is gone is ignored by
 // Release and refused by the rest.
 class Engine {
@@ -155,6 +159,10 @@ class Engine {
   // Ends a sequence, in any state; its pages retire. Ids that are gone are ignored.
   void Release(SequenceId sequence);
 
+#ifdef COFFERDAM_FAULTS
+  // From the next step on. Not owned.
+  void DisturbWith(Injector* injector) { injector_ = injector; }
+#endif
   // From the next step on.
   void SetVerifyReads(VerifyReads verify) { options_.verify_reads = verify; }
   // Checks the bytes of sealed pages that lie there, of at most about `max_bytes`, going on where the last call ended.
@@ -178,6 +186,10 @@ class Engine {
   size_t running() const { return running_.size(); }
 
  private:
+#ifdef COFFERDAM_FAULTS
+  friend class Injector;
+  Injector* injector_ = nullptr;
+#endif
   struct Sequence;
 
   // The rows of one sequence in the batch under way.

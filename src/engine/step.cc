@@ -5,6 +5,9 @@
 #include "base/check.h"
 #include "base/faults.h"
 #include "engine/engine.h"
+#ifdef COFFERDAM_FAULTS
+#include "engine/injector.h"
+#endif
 #include "engine/sequence.h"
 
 namespace cofferdam::engine {
@@ -58,12 +61,18 @@ void Engine::Step(std::vector<Event>& events) {
   ComputeLateRows();
 #endif
   std::vector<Slice> slices = Compose();
+#ifdef COFFERDAM_FAULTS
+  if (injector_ != nullptr) injector_->Disturb(*this, slices);
+#endif
   CheckBeforeStep(slices, events);
   std::erase_if(slices, [](const Slice& slice) { return slice.sequence == nullptr; });
   if (slices.empty()) {
     steps_ended_ = steps_started_;
     return;
   }
+#ifdef COFFERDAM_FAULTS
+  if (injector_ != nullptr) injector_->Disturb(*this, slices);
+#endif
   const absl::StatusOr<std::span<const float>> logits = Compute(slices);
   steps_ended_ = steps_started_;
   ++counters_.steps;

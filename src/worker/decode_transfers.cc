@@ -137,17 +137,24 @@ void DecodeWorker::IssueRead(Request& request, const handoff::IssueRead& read) {
   const uint64_t serial = request.handoff_attempt.counter;
   // The completion verifies on the fabric's thread, on the bytes that arrived, while the transfer count is held.
   request.reader->Read({.region = read.page.source.region, .source_offset = read.page.source.offset, .destination = view.payload},
-                       [this, id, serial, read, at = kv::Arrived(view), begun = Clock::now()](absl::Status status) {
+                       [this, id, serial, read, view, begun = Clock::now()](absl::Status status) {
                          const Clock::time_point arrived = Clock::now();
+                         kv::Seal seal = read.page.seal;
+#ifdef COFFERDAM_FAULTS
+                         const auto fault = status.ok() ? core_->injection().Spoil(view.payload, seal) : std::nullopt;
+#endif
                          absl::StatusOr<kv::Arrival> arrival =
                              status.ok() ? absl::StatusOr<kv::Arrival>(kv::VerifyArrived(
-                                               core_->layout(), at, read.page.seal, read.expected_identity, read.expected_tokens))
+                                               core_->layout(), view, seal, read.expected_identity, read.expected_tokens))
                                          : std::move(status);
                          ReadResult result{.ordinal = read.page.ordinal,
-                                           .at = at,
+                                           .at = view,
                                            .arrival = std::move(arrival),
                                            .transfer = arrived - begun,
                                            .verification = Clock::now() - arrived};
+#ifdef COFFERDAM_FAULTS
+                         result.fault = fault;
+#endif
                          loop_.Post([this, id, serial, result = std::move(result)] { OnRead(id, serial, result); });
                        });
 }
@@ -166,6 +173,9 @@ void DecodeWorker::OnRead(RequestId id, uint64_t serial, const ReadResult& read)
     ++seals.made;
     if (const auto* fault = std::get_if<kv::SealFault>(&*read.arrival); fault != nullptr) {
       ++seals.failed;
+#ifdef COFFERDAM_FAULTS
+      core_->injection().OnBadSeal(read.fault, request->handoff->running());
+#endif
       RecordOnTheWay(*request, kv::CheckKind::kSeal, read.at.page, read.at.generation,
                      absl::StrCat(std::string(ToString(*fault)), ", from prefill worker ", request->peer->address()));
     }

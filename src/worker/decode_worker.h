@@ -94,6 +94,9 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
     kv::Arrived at;
     absl::StatusOr<kv::Arrival> arrival;
     Clock::duration transfer, verification;
+#ifdef COFFERDAM_FAULTS
+    std::optional<kv::FaultKind> fault{};
+#endif
   };
   void OnRead(RequestId id, uint64_t serial, const ReadResult& read);
   void OfferWindow();

@@ -117,6 +117,9 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
                                                                          .verify_content = options.verify_content,
                                                                          .sample_seed = RandomId()},
                                                    *core->executor_, *core->pool_);
+#ifdef COFFERDAM_FAULTS
+  core->injection_ = std::make_unique<Injection>(options.injection, options.role, *core->engine_);
+#endif
   if (absl::Status status = core->OpenLedger(); !status.ok()) return status;
   core->LogWhatWasMeasured();
   core->Publish(0, {});
@@ -250,6 +253,9 @@ void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics)
   info.set_fabric_address(options_.fabric_address);
   info.set_model_hash(model_hash_);
   AddMetrics(checks, info);
+#ifdef COFFERDAM_FAULTS
+  injection_->AddMetrics(info);
+#endif
   for (Metric& metric : role_metrics) *info.add_metrics() = std::move(metric);
   MutexLock lock(mutex_);
   published_ = std::chrono::steady_clock::now();

@@ -18,6 +18,9 @@
 #include "model/model.h"
 #include "worker/engine_loop.h"
 #include "worker/ledger.h"
+#ifdef COFFERDAM_FAULTS
+#include "worker/injection.h"
+#endif
 
 namespace cofferdam::worker {
 
@@ -48,6 +51,9 @@ struct WorkerOptions {
   bool self_test = true;
   bool lifo_pages = false;  // reuse pages last-in first-out, which makes races likelier; for tests
   int heartbeat_ms = 1000;  // a stream that was silent for three of them is closed
+#ifdef COFFERDAM_FAULTS
+  engine::InjectionPlan injection;
+#endif
 };
 
 // Everything below the servers. Built once; then the engine's thread owns engine and pool.
@@ -70,6 +76,9 @@ class WorkerCore {
   // Checks that are made outside of the engine; added to the engine's own when they are published.
   kv::CheckCounts& checks() { return checks_; }
   Ledger& ledger() { return *ledger_; }
+#ifdef COFFERDAM_FAULTS
+  Injection& injection() { return *injection_; }
+#endif
 
   // Publishes what Info answers with; the engine's thread calls it every turn. Cheap when nothing changed.
   void Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics);
@@ -99,6 +108,9 @@ class WorkerCore {
   std::unique_ptr<engine::Engine> engine_;
   kv::CheckCounts checks_;
   std::unique_ptr<Ledger> ledger_;
+#ifdef COFFERDAM_FAULTS
+  std::unique_ptr<Injection> injection_;
+#endif
 
   mutable Mutex mutex_;
   v1::WorkerInfo info_ CD_GUARDED_BY(mutex_);
