@@ -1,0 +1,222 @@
+// Seeded faults inside of the real servers, under mixed load over HTTP: the counterpart of the campaign against the engine.
+//
+// Every run prints its table; the seed stands in COFFERDAM_FAULT_SEED, and the faults of one run in COFFERDAM_FAULTS_PER_RUN.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "e2e/cluster.h"
+#include "faults/kinds.h"
+#include "faults/server_load.h"
+
+namespace cofferdam::faults {
+namespace {
+
+using e2e::Cluster;
+using e2e::Eventually;
+using namespace std::chrono_literals;
+
+constexpr size_t kQuestions = 96, kClients = 24;
+constexpr const char* kRoles[] = {"prefill", "decode"};
+// Of all steps and of all reads. About half of the requests are left alone: they are the witnesses.
+constexpr const char* kStepRate = "0.02";
+constexpr const char* kReadRate = "0.008";
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+std::string NameOf(FaultKind kind) { return std::string(kv::kFaultKindNames[static_cast<size_t>(kind)]); }
+
+class FaultsInServers : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    model_ = e2e::StoriesModel();
+    if (!model_) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
+    Cluster undisturbed(Arguments("tags"));
+    ASSERT_TRUE(undisturbed.Start());
+    questions_ = AskUndisturbed(undisturbed, kQuestions, seed_);
+  }
+
+  std::vector<std::string> Arguments(const std::string& verify) const {
+    // A fault takes two pages out of use at most.
+    const uint64_t pages = 4096 + 2 * faults_;
+    std::vector<std::string> arguments{"--model",
+                                       *model_,
+                                       "--page-size",
+                                       "16",
+                                       "--chunk-tokens",
+                                       "64",
+                                       "--lifo-pages",
+                                       "--local-prefill-tokens",
+                                       "1",
+                                       "--kv-tokens",
+                                       std::to_string(16 * pages),
+                                       "--verify-reads",
+                                       verify};
+    const std::vector<std::string> tenants = TenantArguments();
+    arguments.insert(arguments.end(), tenants.begin(), tenants.end());
+    return arguments;
+  }
+
+  void StartWith(const std::string& verify, const std::vector<FaultKind>& kinds) {
+    std::vector<std::string> arguments = Arguments(verify);
+    for (const FaultKind kind : kinds) {
+      arguments.insert(arguments.end(), {"--inject", NameOf(kind) + ":" + (kv::IsInMemory(kind) ? kStepRate : kReadRate)});
+    }
+    arguments.insert(arguments.end(),
+                     {"--inject-seed", std::to_string(seed_), "--inject-limit", std::to_string(FaultsOfAWorker())});
+    cluster_ = std::make_unique<Cluster>(arguments);
+    ASSERT_TRUE(cluster_->Start());
+    for (const char* role : kRoles) processes_.push_back(cluster_->ProcessOf(role));
+    processes_.push_back(cluster_->ProcessOf("gateway"));
+  }
+
+  uint64_t FaultsOfAWorker() const { return (faults_ + 1) / 2; }
+
+  // Until both workers, or decode alone, have injected all that they may, and everything that they held is let go.
+  Outcomes RunLoad(bool prefill_too) {
+    ServerLoad load(cluster_->port(), questions_, seed_, kClients);
+    const auto all = static_cast<double>(FaultsOfAWorker());
+    const bool injected = Eventually(
+        [&] {
+          return cluster_->Metric("decode", "faults_injected_total") >= all &&
+                 (!prefill_too || cluster_->Metric("prefill", "faults_injected_total") >= all);
+        },
+        3000s);
+    EXPECT_TRUE(injected);
+    const Outcomes outcomes = load.Stop();
+    EXPECT_TRUE(Eventually([&] { return PagesInUse("prefill") == 0 && PagesInUse("decode") == 0; }, 10s));
+    return outcomes;
+  }
+
+  double PagesInUse(const std::string& role) const {
+    const double total = cluster_->Metric(role, "kv_pages_total");
+    return total <= 0 ? -1 : total - cluster_->Metric(role, "kv_pages", "free") - cluster_->Metric(role, "kv_pages", "quarantined");
+  }
+  double Failed(const std::string& role, const std::string& check) const {
+    return cluster_->Metric(role, "checks_failed_total", check);
+  }
+  double Victims(const std::string& role, FaultKind kind) const {
+    return cluster_->Metric(role, "fault_victims_total", NameOf(kind));
+  }
+  // Of all kinds that change a tag.
+  double TagVictims(const std::string& role) const {
+    double sum = 0;
+    for (size_t i = 0; i < static_cast<size_t>(FaultKind::kSealedFlip); ++i) sum += Victims(role, static_cast<FaultKind>(i));
+    return sum;
+  }
+  double ArrivalFaults() const {
+    double sum = 0;
+    for (size_t i = static_cast<size_t>(FaultKind::kArrivalFlip); i < kFaultKinds; ++i) {
+      sum += cluster_->Metric("decode", "faults_injected_total", std::string(kv::kFaultKindNames[i]));
+    }
+    return sum;
+  }
+
+  void ExpectServing() {
+    EXPECT_TRUE(cluster_->AwaitHealthy());
+    const auto again = AskUndisturbed(*cluster_, kQuestions, seed_);
+    for (size_t i = 0; i < kQuestions; ++i) EXPECT_EQ(again[i].answer, questions_[i].answer) << questions_[i].body;
+    std::vector<pid_t> processes;
+    for (const char* role : {"prefill", "decode", "gateway"}) processes.push_back(cluster_->ProcessOf(role));
+    EXPECT_EQ(processes, processes_) << "a process has been started again\n" << cluster_->log();
+  }
+
+  void Print(const std::string& verify, const Outcomes& outcomes, std::chrono::steady_clock::duration took) const {
+    const engine::VerifyReads::Mode mode = engine::ParseVerifyReads(verify)->mode;
+    std::printf("seed %llu, --verify-reads=%s\n%-32s %-10s %9s %9s %9s\n", static_cast<unsigned long long>(seed_), verify.c_str(),
+                "fault", "must catch", "injected", "victims", "caught");
+    double sums[3] = {};
+    for (size_t i = 0; i < kFaultKinds; ++i) {
+      double counts[3] = {};
+      const char* const names[3] = {"faults_injected_total", "fault_victims_total", "faults_caught_total"};
+      for (const char* role : kRoles) {
+        for (size_t k = 0; k < 3; ++k) counts[k] += cluster_->Metric(role, names[k], std::string(kv::kFaultKindNames[i]));
+      }
+      for (size_t k = 0; k < 3; ++k) sums[k] += counts[k];
+      const auto kind = static_cast<FaultKind>(i);
+      if (counts[0] == 0) continue;
+      std::printf("%-32s %-10s %9.0f %9.0f %9.0f\n", std::string(ToString(kind)).c_str(), MustCatch(kind, mode) ? "yes" : "no",
+                  counts[0], counts[1], counts[2]);
+    }
+    std::printf("%-43s %9.0f %9.0f %9.0f\n", "all", sums[0], sums[1], sums[2]);
+    std::printf("reads that ended after their handoff: %.0f\n", cluster_->Metric("decode", "late_reads_total"));
+    std::printf("answers: %llu right, %llu clear errors (%llu of them in a stream), %llu wrong, %llu other; %llu cut off; %.0f s\n",
+                static_cast<unsigned long long>(outcomes.right), static_cast<unsigned long long>(outcomes.clear_errors),
+                static_cast<unsigned long long>(outcomes.streams_ended), static_cast<unsigned long long>(outcomes.wrong),
+                static_cast<unsigned long long>(outcomes.other), static_cast<unsigned long long>(outcomes.cut),
+                std::chrono::duration<double>(took).count());
+  }
+
+  const uint64_t faults_ = FromEnvironment("COFFERDAM_FAULTS_PER_RUN", 400);
+  const uint64_t seed_ = FromEnvironment("COFFERDAM_FAULT_SEED", 20261202);
+  std::optional<std::string> model_;
+  std::vector<Question> questions_;
+  std::unique_ptr<Cluster> cluster_;
+  std::vector<pid_t> processes_;
+};
+
+TEST_P(FaultsInServers, I6_I12_NoAnswerComesFromAWrongPageAndEveryFaultIsCounted) {
+  const engine::VerifyReads::Mode mode = engine::ParseVerifyReads(GetParam())->mode;
+  std::vector<FaultKind> kinds;
+  for (size_t i = 0; i < kFaultKinds; ++i) {
+    if (MustCatch(static_cast<FaultKind>(i), mode)) kinds.push_back(static_cast<FaultKind>(i));
+  }
+  StartWith(GetParam(), kinds);
+  const auto begun = std::chrono::steady_clock::now();
+  const Outcomes outcomes = RunLoad(true);
+  Print(GetParam(), outcomes, std::chrono::steady_clock::now() - begun);
+
+  EXPECT_EQ(outcomes.wrong + outcomes.other, 0u);
+  for (const std::string& complaint : outcomes.complaints) ADD_FAILURE() << complaint;
+  EXPECT_GT(outcomes.right, outcomes.clear_errors / 2) << "there must be witnesses";
+  EXPECT_GT(outcomes.streams_ended, 0u);
+  for (const char* role : kRoles) {
+    for (const FaultKind kind : kinds) {
+      EXPECT_EQ(cluster_->Metric(role, "faults_caught_total", NameOf(kind)), Victims(role, kind)) << role << " " << NameOf(kind);
+    }
+    const double tags = TagVictims(role), sealed = Victims(role, FaultKind::kSealedFlip);
+    EXPECT_EQ(Failed(role, "tags"), tags) << role;
+    // A fault that comes while a step runs may be found by both checks that follow it.
+    EXPECT_GE(Failed(role, "payload"), sealed) << role;
+    EXPECT_LE(Failed(role, "payload"), sealed + tags) << role;
+    EXPECT_EQ(cluster_->Metric(role, "kv_pages", "quarantined"), tags + sealed) << role;
+    EXPECT_EQ(Failed(role, "scrub"), 0) << role;
+    EXPECT_EQ(Failed(role, "content"), 0) << role;
+    EXPECT_EQ(cluster_->Metric(role, "incidents_total"), cluster_->Metric(role, "checks_failed_total")) << role;
+  }
+  EXPECT_EQ(Failed("decode", "seal"), ArrivalFaults() + cluster_->Metric("decode", "late_reads_total"));
+  for (const FaultKind kind : kinds) {
+    EXPECT_GE(cluster_->Metric("decode", "faults_injected_total", NameOf(kind)), static_cast<double>(faults_ / 100))
+        << NameOf(kind);
+  }
+  ExpectServing();
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, FaultsInServers, testing::Values("tags", "full"));
+
+// What no mode must catch does harm, so that the test above would see harm where there is some; but to its own request alone.
+class AFaultThatNoModeCatches : public FaultsInServers {};
+TEST_P(AFaultThatNoModeCatches, HarmsNoOtherRequest) {
+  StartWith(GetParam(), {FaultKind::kFillingFlip});
+  const auto begun = std::chrono::steady_clock::now();
+  const Outcomes outcomes = RunLoad(false);
+  Print(GetParam(), outcomes, std::chrono::steady_clock::now() - begun);
+  EXPECT_GT(outcomes.wrong, 0u);
+  EXPECT_LE(static_cast<double>(outcomes.wrong), Victims("decode", FaultKind::kFillingFlip));
+  EXPECT_EQ(outcomes.other + outcomes.clear_errors, 0u);
+  for (const char* role : kRoles) EXPECT_EQ(cluster_->Metric(role, "checks_failed_total"), 0) << role;
+  ExpectServing();
+}
+
+INSTANTIATE_TEST_SUITE_P(Full, AFaultThatNoModeCatches, testing::Values("full"));
+
+}  // namespace
+}  // namespace cofferdam::faults
