@@ -19,7 +19,7 @@ inline constexpr size_t kTagBytes = 64;
 inline constexpr uint32_t kTokenBlock = 16;
 inline constexpr uint32_t kMinPageTokens = 16;
 inline constexpr uint32_t kMaxPageTokens = 128;
-inline constexpr uint32_t kFormatVersion = 2;
+inline constexpr uint32_t kFormatVersion = 3;
 
 // What a layout is computed from. All counts are those of the model file.
 struct LayoutSpec {

@@ -42,9 +42,12 @@ class IdentityChain {
 // The identities of all pages of `tokens`, the last one partial where the count says so.
 std::vector<Digest128> PageIdentities(const Key& domain_key, const Layout& layout, std::span<const TokenId> tokens);
 
-// The checksum of a payload has two levels: XXH3-64 of every run (one layer and head), and XXH3-64 over those, seeded
-// with that of the padding. So a read can check the runs that it reads, while they are in the cache.
+// The checksum of a payload has two levels: that of every run (one layer and head), and one over those, seeded with that of the
+// padding. So a read can check the runs that it reads, while they are in the cache. What it is made of stands in checksum.cc; it
+// is for faults, not for forgers.
 uint64_t RunChecksum(std::span<const std::byte> run);
+// The same without the processor's own rounds of AES: the definition that tests compare with.
+uint64_t PlainRunChecksum(std::span<const std::byte> run);
 // REQUIRES: payload.size() == layout.payload_bytes(), sums.size() == layout.runs().
 void RunChecksums(const Layout& layout, std::span<const std::byte> payload, std::span<uint64_t> sums);
 uint64_t RootChecksum(const Layout& layout, std::span<const std::byte> payload, std::span<const uint64_t> sums);

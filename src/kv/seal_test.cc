@@ -38,6 +38,54 @@ class SealTest : public testing::Test {
   Seal seal_;
 };
 
+// The lanes, rounds and folds of every processor are those of the definition, whatever the size.
+TEST(ChecksumTest, EveryProcessorsChecksumIsTheSame) {
+  std::vector<std::byte> bytes(3000);
+  std::mt19937 random(5);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+  for (size_t size = 0; size <= bytes.size(); size += size < 1100 ? 1 : 97) {
+    const auto part = std::span(bytes).first(size);
+    EXPECT_EQ(RunChecksum(part), PlainRunChecksum(part)) << size;
+  }
+  EXPECT_EQ(RunChecksum(bytes), 0x4c45f29fc3da6c91ULL) << "pages travel between builds: a new checksum is a new page format";
+}
+
+TEST(ChecksumTest, TwoFlippedBitsTwoSwappedBlocksAndALostTailShow) {
+  std::vector<std::byte> bytes(4096);
+  const uint64_t zeros = RunChecksum(bytes);
+  EXPECT_NE(RunChecksum(std::span(bytes).first(4080)), zeros);
+  std::mt19937 random(6);
+  for (int i = 0; i < 20000; ++i) {
+    const size_t a = random() % (8 * bytes.size()), b = random() % (8 * bytes.size());
+    for (const size_t at : {a, b}) bytes[at / 8] ^= static_cast<std::byte>(1U << at % 8);
+    EXPECT_TRUE(a == b || RunChecksum(bytes) != zeros) << a << " " << b;
+    for (const size_t at : {a, b}) bytes[at / 8] ^= static_cast<std::byte>(1U << at % 8);
+  }
+  // The same bit of the same lane, at every distance and in every pair of bits that are the likeliest to cancel.
+  for (size_t distance = 512; distance < bytes.size(); distance += 512) {
+    for (size_t a = 0; a < 128; ++a) {
+      for (size_t b = 0; b < 128; ++b) {
+        bytes[a / 8] ^= static_cast<std::byte>(1U << a % 8);
+        bytes[distance + b / 8] ^= static_cast<std::byte>(1U << b % 8);
+        EXPECT_NE(RunChecksum(bytes), zeros) << distance << " " << a << " " << b;
+        bytes[a / 8] ^= static_cast<std::byte>(1U << a % 8);
+        bytes[distance + b / 8] ^= static_cast<std::byte>(1U << b % 8);
+      }
+    }
+  }
+  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+  const uint64_t whole = RunChecksum(bytes);
+  for (int i = 0; i < 2000; ++i) {
+    const size_t a = random() % 256 * 16, b = random() % 256 * 16;
+    if (a == b) continue;
+    std::swap_ranges(bytes.begin() + static_cast<ptrdiff_t>(a), bytes.begin() + static_cast<ptrdiff_t>(a + 16),
+                     bytes.begin() + static_cast<ptrdiff_t>(b));
+    EXPECT_NE(RunChecksum(bytes), whole) << a << " " << b;
+    std::swap_ranges(bytes.begin() + static_cast<ptrdiff_t>(a), bytes.begin() + static_cast<ptrdiff_t>(a + 16),
+                     bytes.begin() + static_cast<ptrdiff_t>(b));
+  }
+}
+
 TEST_F(SealTest, I10_ADomainNeverNamesAnothersPageWhateverItsTokensOrItsId) {
   const std::vector<std::string> domains{"tenant", "tenant ", "tenan", "t", "", std::string("tenant\0", 7), "tenant\n", "TENANT"};
   std::vector<Digest128> seen;
