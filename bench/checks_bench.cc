@@ -103,7 +103,8 @@ class Bench {
   }
   void Set(size_t mode) {
     for (const Fault fault : {Fault::kTagsNotCompared, Fault::kIdentityNotChecked, Fault::kChecksumNotChecked,
-                              Fault::kNoSealChecksum, Fault::kContentNotChecked, Fault::kNoZeroing}) {
+                              Fault::kNoSealChecksum, Fault::kContentNotChecked, Fault::kNoZeroing, Fault::kRowsNotCompared,
+                              Fault::kStatesNotCompared, Fault::kAdoptedNotCompared, Fault::kRestNotChecked}) {
       Set(mode, fault);
     }
     constexpr std::array<VerifyReads::Mode, 4> kVerify = {VerifyReads::Mode::kTags, VerifyReads::Mode::kTags,
