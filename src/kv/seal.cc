@@ -104,7 +104,8 @@ Arrival VerifyArrived(const Layout& layout, const Arrived& arrived, const Seal& 
     RunChecksums(layout, arrived.payload, sums);
     if (RootChecksum(layout, arrived.payload, sums) != seal.checksum) return SealFault::kWrongChecksum;
   }
-  if (!FaultIsOn(Fault::kRestNotChecked) && expected_tokens < layout.page_tokens() && !IsZeroBeyond(layout, arrived.payload, expected_tokens)) {
+  if (!FaultIsOn(Fault::kRestNotChecked) && expected_tokens < layout.page_tokens() &&
+      !IsZeroBeyond(layout, arrived.payload, expected_tokens)) {
     return SealFault::kNotZeroBeyond;
   }
   return Verified(arrived, seal, std::move(sums));

@@ -58,7 +58,7 @@ TEST_P(VerifyReadsModes, EveryModeAnswersTheSameAndCountsItsChecks) {
   for (const char* role : {"prefill", "decode"}) {
     EXPECT_GT(cluster.Metric(role, "checks_total", "tags"), 0) << role;
     EXPECT_EQ(cluster.Metric(role, "checks_total", "payload") > 0, payload) << role;
-    for (const char* kind : {"tags", "seal", "payload", "scrub", "content"})
+    for (const char* kind : {"tags", "seal", "payload", "scrub", "content", "rows"})
       EXPECT_EQ(cluster.Metric(role, "checks_failed_total", kind), 0) << role << kind;
   }
   EXPECT_GT(cluster.Metric("decode", "checks_total", "seal"), 0);
@@ -72,11 +72,12 @@ TEST_P(VerifyReadsModes, AClientThatAsksIsToldTheChecksOfItsRequestAlone) {
   const Response first = AskVerified(cluster, Question("7391"), false);
   EXPECT_EQ(first.json()["choices"][0]["message"]["content"], "7391");
   const Counts counts = CountsOf(first.headers.at("cofferdam-verified"));
-  ASSERT_EQ(counts.size(), 6u) << first.headers.at("cofferdam-verified");
+  ASSERT_EQ(counts.size(), 7u) << first.headers.at("cofferdam-verified");
   const uint64_t pages = counts.at("pages");
   EXPECT_GT(pages, 2u);
   EXPECT_EQ(counts.at("seal"), pages);
   EXPECT_GT(counts.at("tags"), pages) << "each page at its arrival and in every step";
+  EXPECT_GT(counts.at("rows"), 0u) << "each step that decode computed";
   const std::string mode = GetParam();
   EXPECT_EQ(counts.at("payload") > 0, mode != "tags");
   if (mode == "full") {
@@ -116,9 +117,11 @@ TEST(VerifyReads, ACheckThatWasNotMadeIsNotOnTheWire) {
   }
   ASSERT_TRUE(reader->Finish().ok());
   ASSERT_EQ(finished.generated_tokens(), 2u);
-  ASSERT_EQ(finished.checks_size(), 1) << finished.DebugString();
+  ASSERT_EQ(finished.checks_size(), 2) << finished.DebugString();
   EXPECT_EQ(finished.checks(0).kind(), "tags");
   EXPECT_EQ(finished.checks(0).pages(), 4u) << "one page, before and after each of two steps";
+  EXPECT_EQ(finished.checks(1).kind(), "rows");
+  EXPECT_EQ(finished.checks(1).pages(), 2u) << "one page in each of two steps";
 }
 
 // From the log alone, and without a word of any prompt in it.
