@@ -31,6 +31,7 @@ enum class Fault : uint8_t {
   kIdentityFromRequest,  // a page is named by the tokens that were asked for, not by those that were computed
   kNoZeroing,            // a page returns to the free list as it was left
   // Checks and counts that are not made.
+  kContextNotJudged,     // a gateway passes on prompts that are longer than the context it advertises
   kPeerNotJudged,        // decode asks a prefill worker for more than that worker can hold
   kRowsNotCompared,      // what a step computed is not compared with what its sequences asked for
   kIdentityNotChecked,   // a page that is announced or arrives may be that of other tokens
@@ -49,12 +50,12 @@ enum class Fault : uint8_t {
 
 #ifdef COFFERDAM_FAULTS
 
-inline constexpr std::array<std::string_view, 24> kFaultNames = {
-    "reject-goes-on",      "placeholder-prompt",    "free-at-timeout",      "no-step-fence",        "coverage-by-peer",
-    "stale-attempt",       "stale-generation",      "cross-domain-key",     "pin-dropped-early",    "identity-from-request",
-    "no-zeroing",          "peer-not-judged",       "rows-not-compared",    "identity-not-checked", "checksum-not-checked",
-    "rest-not-checked",    "no-seal-checksum",      "adopted-not-compared", "content-not-checked",  "coverage-not-counted",
-    "states-not-compared", "transfers-not-counted", "tags-not-compared",    "finished-row-computes"};
+inline constexpr std::array<std::string_view, 25> kFaultNames = {
+    "reject-goes-on",       "placeholder-prompt",  "free-at-timeout",       "no-step-fence",        "coverage-by-peer",
+    "stale-attempt",        "stale-generation",    "cross-domain-key",      "pin-dropped-early",    "identity-from-request",
+    "no-zeroing",           "context-not-judged",  "peer-not-judged",       "rows-not-compared",    "identity-not-checked",
+    "checksum-not-checked", "rest-not-checked",    "no-seal-checksum",      "adopted-not-compared", "content-not-checked",
+    "coverage-not-counted", "states-not-compared", "transfers-not-counted", "tags-not-compared",    "finished-row-computes"};
 
 namespace internal {
 inline std::atomic<uint64_t> faults_on{0};

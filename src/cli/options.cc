@@ -63,7 +63,6 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
       ->capture_default_str()
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40));
 #ifdef COFFERDAM_FAULTS
-  app.add_option("--fault", flags.faults, "Re-create a wrong behaviour by name (src/base/faults.h); may be given several times");
   app.add_option("--inject", flags.inject,
                  "KIND:RATE: spoil pages at random, at this rate of all steps or reads (src/kv/corruption.h); may be given several "
                  "times");
@@ -148,6 +147,9 @@ void AddOptions(const std::string& command, CLI::App& app, Flags& flags) {
       ->capture_default_str()
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}));
   app.add_flag("--log-json", flags.log_json, "One JSON object a line");
+#ifdef COFFERDAM_FAULTS
+  app.add_option("--fault", flags.faults, "Re-create a wrong behaviour by name (src/base/faults.h); may be given several times");
+#endif
   app.add_option("--model,-m", flags.model, "GGUF file (default: the small embedded model)");
   if (command == "gateway" || command == "up") AddGatewayOptions(app, flags);
   if (command != "gateway") AddWorkerOptions(app, flags);
@@ -272,6 +274,7 @@ absl::StatusOr<gateway::GatewayOptions> GatewayOptionsOf(const Flags& flags) {
   gateway::GatewayOptions options;
   auto model = ModelPath(flags);
   if (!model.ok()) return model.status();
+  if (absl::Status status = TurnFaultsOn(flags); !status.ok()) return status;
   options.model_path = *model;
   options.host = flags.host;
   options.port = flags.port;

@@ -133,6 +133,7 @@ absl::StatusOr<std::vector<std::string>> GatewayArguments(const Flags& flags, co
                                      "--max-body-bytes",
                                      absl::StrCat(flags.max_body_bytes)};
   if (flags.log_json) arguments.push_back("--log-json");
+  for (const std::string& fault : flags.faults) arguments.insert(arguments.end(), {"--fault", fault});
   for (const std::string& name : flags.served_model_names) arguments.insert(arguments.end(), {"--served-model-name", name});
   auto options = GatewayOptionsOf(flags);
   if (!options.ok()) return options.status();

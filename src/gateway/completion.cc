@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/faults.h"
 #include "base/log.h"
 #include "gateway/routes.h"
 
@@ -139,7 +140,8 @@ std::optional<ApiError> Completion::Admit() {
   const uint64_t limit = fleet->context_tokens;
   const uint64_t left = limit > prompt_.size() ? limit - prompt_.size() : 0;
   const uint64_t output = request_.max_tokens.has_value() ? *request_.max_tokens : std::max<uint64_t>(left, 1);
-  if (output > left) return FromStatus(ContextLengthExceeded(fleet->context_role, prompt_.size(), output, limit));
+  if (output > left && !FaultIsOn(Fault::kContextNotJudged))
+    return FromStatus(ContextLengthExceeded(fleet->context_role, prompt_.size(), output, limit));
   max_tokens_ = static_cast<uint32_t>(std::min<uint64_t>(output, UINT32_MAX));
   in_flight_ = service_.in_flight.Take(1);
   queued_ = service_.queue.Take(1);
