@@ -1,4 +1,4 @@
-// cofferdam up | gateway | prefill | decode | incidents
+// cofferdam up | gateway | prefill | decode | incidents; and demo-leak in builds with fault points
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -20,6 +19,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/address.h"
 #include "base/log.h"
+#ifdef COFFERDAM_FAULTS
+#include "cli/demo_leak.h"
+#endif
 #include "cli/incidents.h"
 #include "cli/options.h"
 #include "cli/supervisor.h"
@@ -141,10 +143,11 @@ int Main(int argc, char** argv) {
   IncidentFlags incident_flags;
   CLI::App& incidents = *app.add_subcommand("incidents", "Say from the tenure logs whom an incident could affect");
   AddIncidentOptions(incidents, incident_flags);
-  const auto is_command = [&](std::string_view word) {
-    return word == incidents.get_name() || std::ranges::any_of(commands, [&](const auto& c) { return c.first == word; });
-  };
-  if (argc > 1 && argv[1][0] != '-' && !is_command(argv[1])) {
+#ifdef COFFERDAM_FAULTS
+  const CLI::App& demo = *app.add_subcommand("demo-leak", "Show with real servers what leaks when no protection is on");
+#endif
+  const auto is_asked_for = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked_for).empty()) {
     std::fprintf(stderr,
                  "'%s' is not a command of cofferdam; there are up, gateway, prefill, decode and incidents. See cofferdam --help\n",
                  argv[1]);
@@ -158,6 +161,9 @@ int Main(int argc, char** argv) {
     return code == 0 ? 0 : kExitRefused;
   }
   if (incidents.parsed()) return RunIncidents(incident_flags);
+#ifdef COFFERDAM_FAULTS
+  if (demo.parsed()) return RunDemoLeak();
+#endif
   const std::string command = app.get_subcommands().front()->get_name();
   log::Init(command, flags.log_level, flags.log_json);
   if (sodium_init() < 0) return Refuse(absl::InternalError("libsodium could not be initialised"));
