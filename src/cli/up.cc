@@ -94,8 +94,8 @@ std::vector<std::string> WorkerArguments(const std::string& role, const Flags& f
   if (!flags.tenure_log.empty()) arguments.insert(arguments.end(), {"--tenure-log", flags.tenure_log});
   arguments.insert(arguments.end(), {"--tenure-log-days", absl::StrCat(flags.tenure_log_days), "--tenure-log-files",
                                      absl::StrCat(flags.tenure_log_files)});
-  for (const std::string& fault : flags.faults) arguments.insert(arguments.end(), {"--fault", fault});
 #ifdef COFFERDAM_FAULTS
+  for (const std::string& fault : flags.faults) arguments.insert(arguments.end(), {"--fault", fault});
   for (const std::string& rate : flags.inject) arguments.insert(arguments.end(), {"--inject", rate});
   arguments.insert(arguments.end(),
                    {"--inject-seed", absl::StrCat(flags.inject_seed), "--inject-limit", absl::StrCat(flags.inject_limit)});
@@ -133,7 +133,9 @@ absl::StatusOr<std::vector<std::string>> GatewayArguments(const Flags& flags, co
                                      "--max-body-bytes",
                                      absl::StrCat(flags.max_body_bytes)};
   if (flags.log_json) arguments.push_back("--log-json");
+#ifdef COFFERDAM_FAULTS
   for (const std::string& fault : flags.faults) arguments.insert(arguments.end(), {"--fault", fault});
+#endif
   for (const std::string& name : flags.served_model_names) arguments.insert(arguments.end(), {"--served-model-name", name});
   auto options = GatewayOptionsOf(flags);
   if (!options.ok()) return options.status();

@@ -74,7 +74,7 @@ bool Engine::SameContent(const Sequence& sequence, std::span<const ContentSample
   return same;
 }
 
-absl::Status Engine::CheckAdopted(SequenceId id) {
+absl::Status Engine::CheckAdopted(SequenceId id, kv::CheckKind* failed) {
   Sequence& sequence = Get(id);
   CD_CHECK(sequence.state == SequenceState::kWaiting, "adopted pages are checked before a sequence runs");
   kv::IdentityChain chain = sequence.chain;
@@ -87,10 +87,13 @@ absl::Status Engine::CheckAdopted(SequenceId id) {
   }
   if (!own && !FaultIsOn(Fault::kAdoptedNotCompared)) {
     ++counters_.checks[kv::CheckKind::kSeal].failed;
+    if (failed != nullptr) *failed = kv::CheckKind::kSeal;
     return WithFacts(absl::DataLossError("pages of the prefill worker are those of other tokens"),
                      {.code = std::string(error_code::kIntegrity)});
   }
-  return CheckContent(sequence);
+  absl::Status status = CheckContent(sequence);
+  if (!status.ok() && failed != nullptr) *failed = kv::CheckKind::kContent;
+  return status;
 }
 
 absl::Status Engine::CheckContent(Sequence& sequence) {

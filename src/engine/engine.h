@@ -4,7 +4,7 @@
 // kept here:
 //   I5   a row runs only when every token before it is covered: computed here, or in a page whose seal was verified;
 //   I6   the tags of every page of the batch are compared before the step and again after it, before sampling, and the
-//        bytes of its sealed pages as VerifyReads says;
+//        bytes of its sealed pages as VerifyReads says; what a step computed is what its sequences asked for;
 //   I7   a page released while a step could touch it carries that step's epoch;
 //   I12  a sequence whose check fails ends alone: its logits are dropped, the page is quarantined.
 #ifndef COFFERDAM_ENGINE_ENGINE_H_
@@ -152,7 +152,8 @@ class Engine {
   // EngineOptions::verify_content, layer 0's K and V of a token of every page, now and then of all tokens of one, are computed
   // again and compared: a seal proves which tokens a page was made for, not that its numbers are theirs. DataLoss when something
   // differs; the sequence keeps its pages, for the caller to release: the fault is the source's.
-  absl::Status CheckAdopted(SequenceId sequence);
+  // `failed`, unless null, then receives which check it was.
+  absl::Status CheckAdopted(SequenceId sequence, kv::CheckKind* failed = nullptr);
   // I5: lets the sequence run. Tokens in adopted pages, counted from the start without a gap, are not computed again.
   void Run(SequenceId sequence);
 

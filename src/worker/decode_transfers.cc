@@ -169,22 +169,31 @@ void DecodeWorker::OnRead(RequestId id, uint64_t serial, const ReadResult& read)
     request->handoff->OnReadFailed(read.ordinal, read.arrival.status(), actions);
   } else {
     counters_.read_bytes += core_->layout().payload_bytes();
-    kv::CheckCounts::Count& seals = core_->checks()[kv::CheckKind::kSeal];
-    ++seals.made;
-    if (const auto* fault = std::get_if<kv::SealFault>(&*read.arrival); fault != nullptr) {
-      ++seals.failed;
-#ifdef COFFERDAM_FAULTS
-      core_->injection().OnBadSeal(read.fault, request->handoff->running());
-#endif
-      RecordOnTheWay(*request, kv::CheckKind::kSeal, read.at.page, read.at.generation,
-                     absl::StrCat(std::string(ToString(*fault)), ", from prefill worker ", request->peer->address()));
-    }
+    JudgeSeal(*request, read);
     transfer_seconds_.Observe(std::chrono::duration<double>(read.transfer).count());
     verification_seconds_.Observe(std::chrono::duration<double>(read.verification).count());
     request->handoff->OnReadDone(read.ordinal, *read.arrival, actions);
   }
   Act(id, std::move(actions));
   OfferWindow();
+}
+
+void DecodeWorker::JudgeSeal(const Request& request, const ReadResult& read) {
+#ifdef COFFERDAM_FAULTS
+  if (read.fault.has_value()) core_->injection().OnArrivalJudged(*read.fault, request.handoff->running());
+#endif
+  // Who has given a handoff up has given up the source's pin with it: what such a read finds is nobody's fault, and nobody's page.
+  if (!request.handoff->running()) {
+    ++counters_.late_reads;
+    return;
+  }
+  kv::CheckCounts::Count& seals = core_->checks()[kv::CheckKind::kSeal];
+  ++seals.made;
+  const auto* fault = std::get_if<kv::SealFault>(&*read.arrival);
+  if (fault == nullptr) return;
+  ++seals.failed;
+  RecordOnTheWay(request, kv::CheckKind::kSeal, read.at.page, read.at.generation,
+                 absl::StrCat(std::string(ToString(*fault)), ", from prefill worker ", request.peer->address()));
 }
 
 void DecodeWorker::OfferWindow() {
@@ -227,8 +236,9 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
       log::warn("prefill worker {} is silent or stalled; its connection is closed", request->peer->address());
       request->reader->Close();
     } else if (std::holds_alternative<handoff::Complete>(action)) {
-      if (absl::Status status = core_->engine().CheckAdopted(*request->sequence); !status.ok())
-        return OnWrongContent(*request, status);
+      kv::CheckKind check = kv::CheckKind::kContent;
+      if (absl::Status status = core_->engine().CheckAdopted(*request->sequence, &check); !status.ok())
+        return OnWrongPages(*request, check, status);
       ++counters_.handoffs_completed;
       transferring_.erase(id);
       core_->engine().Run(*request->sequence);
@@ -245,12 +255,12 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
   }
 }
 
-void DecodeWorker::OnWrongContent(Request& request, const absl::Status& status) {
+void DecodeWorker::OnWrongPages(Request& request, kv::CheckKind check, const absl::Status& status) {
   ++counters_.handoffs_failed;
   log::error("request {}, prefill worker {}: {}", request.request_id, request.peer->address(), std::string(status.message()));
   const auto first = core_->engine().PageAt(*request.sequence, 0);  // which one it is was not asked
-  RecordOnTheWay(request, kv::CheckKind::kContent, first.page, first.generation,
-                 absl::StrCat("K and V of other tokens, from prefill worker ", request.peer->address()));
+  RecordOnTheWay(request, check, first.page, first.generation,
+                 absl::StrCat(std::string(status.message()), "; from ", request.peer->address()));
   request.retry = !request.abandoned && request.handoffs < kMaxHandoffs && WhyNotReady().empty();
   if (!request.retry) return Finish(request, status);
   OnReleased(request);

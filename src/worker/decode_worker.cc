@@ -314,6 +314,7 @@ void DecodeWorker::Publish() {
   counter("handoff_retries_total", counters_.handoff_retries, "Handoffs opened again after a failure");
   counter("transfer_reads_total", counters_.reads, "Pages read from peers");
   counter("transfer_read_failures_total", counters_.reads_failed, "Reads that failed");
+  counter("transfer_late_reads_total", counters_.late_reads, "Reads that ended after their handoff had; nothing of them is used");
   counter("transfer_read_bytes_total", counters_.read_bytes, "Bytes read from peers");
   counter("stale_messages_total", counters_.stale_messages, "Messages of another attempt, dropped");
   size_t in_flight = 0, most = 0;

@@ -99,9 +99,10 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
 #endif
   };
   void OnRead(RequestId id, uint64_t serial, const ReadResult& read);
+  void JudgeSeal(const Request& request, const ReadResult& read);
   void OfferWindow();
   // The pages are verified and hold other numbers than this prompt's: nothing ran on them, and another worker is asked.
-  void OnWrongContent(Request& request, const absl::Status& status);
+  void OnWrongPages(Request& request, kv::CheckKind check, const absl::Status& status);
   void OnReleased(Request& request);
 
   static Ledger::Owner OwnerOf(const Request& request);
@@ -130,7 +131,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   struct Counters {
     uint64_t requests = 0, cancelled = 0, local_prefills = 0;
     uint64_t handoffs = 0, handoffs_completed = 0, handoffs_failed = 0, handoff_retries = 0;
-    uint64_t reads = 0, reads_failed = 0, read_bytes = 0, stale_messages = 0;
+    uint64_t reads = 0, reads_failed = 0, late_reads = 0, read_bytes = 0, stale_messages = 0;
   } counters_;
   SecondsHistogram transfer_seconds_, verification_seconds_;
   Mutex calls_mutex_;

@@ -68,12 +68,9 @@ Injection::Injection(const engine::InjectionPlan& plan, const std::string& role,
   engine.DisturbWith(&memory_);
 }
 
-void Injection::OnBadSeal(std::optional<FaultKind> fault, bool running) {
-  if (fault.has_value()) {
-    counts_.AddCaught(*fault);
-  } else if (!running) {
-    ++late_reads_;
-  }
+void Injection::OnArrivalJudged(FaultKind fault, bool running) {
+  counts_.AddCaught(fault);
+  late_faults_ += running ? 0 : 1;
 }
 
 void Injection::AddMetrics(v1::WorkerInfo& info) const {
@@ -86,8 +83,8 @@ void Injection::AddMetrics(v1::WorkerInfo& info) const {
     add("fault_victims_total", counts_.victims(i), "Pages that such faults made wrong, each of another sequence or read");
     add("faults_caught_total", counts_.caught(i), "Of these pages, those that a check found");
   }
-  *info.add_metrics() = MakeMetric("late_reads_total", v1::Metric::COUNTER, static_cast<double>(late_reads_),
-                                   "Reads with a bad seal that ended after their handoff had, and that no fault was put into");
+  *info.add_metrics() = MakeMetric("late_faults_total", v1::Metric::COUNTER, static_cast<double>(late_faults_),
+                                   "Faults put into reads that ended after their handoff had");
 }
 
 }  // namespace cofferdam::worker

@@ -47,9 +47,9 @@ class Injection {
 
   // The fabric's threads, before what has arrived is verified.
   std::optional<kv::FaultKind> Spoil(std::span<std::byte> payload, kv::Seal& seal) { return arrivals_.Spoil(payload, seal); }
-  // The engine's thread: the seal of a page that arrived was bad. `running` is the handoff that it was read for; one that is not
-  // has given up its source's pages already, and is owed nothing by them.
-  void OnBadSeal(std::optional<kv::FaultKind> fault, bool running);
+  // The engine's thread: a page with such a fault has been judged. `running`: so was the handoff that it was read for; otherwise
+  // nobody wanted it any more.
+  void OnArrivalJudged(kv::FaultKind fault, bool running);
 
   void AddMetrics(v1::WorkerInfo& info) const;
 
@@ -57,7 +57,7 @@ class Injection {
   engine::InjectionCounts counts_;
   engine::Injector memory_;
   ArrivalInjector arrivals_;
-  uint64_t late_reads_ = 0;  // the engine's thread
+  uint64_t late_faults_ = 0;  // the engine's thread
 };
 
 }  // namespace cofferdam::worker

@@ -15,19 +15,11 @@ constexpr float kTolerance = 0.05f;  // see tests/oracle/greedy_test.cc
 oracle::Tokens StoryOf(const oracle::Libllama& libllama, size_t tokens, uint64_t seed) {
   constexpr const char* kNames[] = {"Lily", "Tom", "Ben", "Mia", "Sam", "Anna", "Max", "Sue"};
   constexpr const char* kThings[] = {"ball", "car", "doll", "boat", "kite", "cat", "dog", "bear"};
-  constexpr const char* kSentences[] = {" She loved to play outside in the park.",
-                                        " He was very happy.",
-                                        " One day, they went to the park together.",
-                                        " Her mom said, \"Be careful!\"",
-                                        " They saw a big tree.",
-                                        " He wanted to play with it.",
-                                        " She was sad and did not know what to do.",
-                                        " The sun was bright and the sky was blue."};
   std::mt19937_64 random(seed);
   std::string story = "Once upon a time, there was a little girl named " + std::string(kNames[random() % 8]) + ".";
   while (libllama.Tokenize(story).size() < tokens) {
     story += random() % 3 == 0 ? " " + std::string(kNames[random() % 8]) + " had a " + kThings[random() % 8] + "."
-                               : kSentences[random() % 8];
+                               : kStorySentences[random() % kStorySentences.size()];
   }
   oracle::Tokens result = libllama.Tokenize(story);
   result.resize(tokens);

@@ -2,6 +2,7 @@
 #ifndef COFFERDAM_TESTS_E2E_QUESTIONS_H_
 #define COFFERDAM_TESTS_E2E_QUESTIONS_H_
 
+#include <array>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -9,6 +10,16 @@
 #include "runners.h"
 
 namespace cofferdam::e2e {
+
+// What the model of the stories was made for.
+inline constexpr std::array<const char*, 8> kStorySentences = {" She loved to play outside in the park.",
+                                                               " He was very happy.",
+                                                               " One day, they went to the park together.",
+                                                               " Her mom said, \"Be careful!\"",
+                                                               " They saw a big tree.",
+                                                               " He wanted to play with it.",
+                                                               " She was sad and did not know what to do.",
+                                                               " The sun was bright and the sky was blue."};
 
 struct Question {
   oracle::Tokens prompt, answer;

@@ -20,7 +20,7 @@ def switches_of(header):
     count = len(re.findall(r"^\s*k\w+,", switches.group(1), re.MULTILINE)) if switches else 0
     if not found or len(found) != count:
         sys.exit(f"{len(found)} names for {count} switches: does this test still know the header's form?")
-    return found + ["demo-leak"]
+    return found + ["demo-leak", "--fault"]
 
 
 def kinds_of(header):

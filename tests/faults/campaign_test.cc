@@ -5,10 +5,8 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 
-#include "runners.h"
-#include "synthetic_model.h"
+#include "small_model.h"
 
 namespace cofferdam::faults {
 namespace {
@@ -20,37 +18,14 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-class FaultCampaign : public testing::TestWithParam<const char*> {
- protected:
-  static void SetUpTestSuite() {
-    const std::string path = oracle::TemporaryPath("faults.gguf");
-    ASSERT_TRUE(oracle::WriteSyntheticModel({.layers = 2,
-                                             .embedding = 64,
-                                             .heads = 4,
-                                             .kv_heads = 2,
-                                             .head_size = 16,
-                                             .feed_forward = 96,
-                                             .vocabulary = 320,
-                                             .context = 512,
-                                             .vocabulary_file = oracle::VocabularyPath("llama-spm")},
-                                            path)
-                    .ok());
-    auto model = model::Model::Load({.path = path, .model_hash = "faults", .page_tokens = 16});
-    std::filesystem::remove(path);
-    ASSERT_TRUE(model.ok()) << model.status();
-    model_ = *model;
-  }
-  static void TearDownTestSuite() { model_.reset(); }
-  static std::shared_ptr<const model::Model> model_;
-};
-std::shared_ptr<const model::Model> FaultCampaign::model_;
+class FaultCampaign : public testing::TestWithParam<const char*> {};
 
 TEST_P(FaultCampaign, I6_I12_NoTokenComesFromAWrongPageAndNobodyElseIsDisturbed) {
   const engine::VerifyReads verify = *engine::ParseVerifyReads(GetParam());
   const Options options{.faults = FromEnvironment("COFFERDAM_FAULTS_PER_RUN", 3000),
                         .seed = FromEnvironment("COFFERDAM_FAULT_SEED", 20261202),
                         .verify = verify};
-  const Result result = RunCampaign(model_, options);
+  const Result result = RunCampaign(oracle::SmallModel(), options);
   std::printf("seed %llu, %s", static_cast<unsigned long long>(options.seed), Table(result, verify).c_str());
   EXPECT_TRUE(result.Holds(verify.mode));
   uint64_t harmful = 0;

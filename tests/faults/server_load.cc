@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "e2e/questions.h"
+
 namespace cofferdam::faults {
 namespace {
 
@@ -20,16 +22,8 @@ std::string Post(const Json& body, size_t tenant) {
 }
 
 std::string Story(std::mt19937_64& random) {
-  constexpr const char* kSentences[] = {" She loved to play outside in the park.",
-                                        " He was very happy.",
-                                        " One day, they went to the park together.",
-                                        " Her mom said, \"Be careful!\"",
-                                        " They saw a big tree.",
-                                        " He wanted to play with it.",
-                                        " Lily had a red ball.",
-                                        " The sun was bright and the sky was blue."};
   std::string story = "Once upon a time, there was a little dog.";
-  for (uint64_t n = random() % kLongestStory; n > 0; --n) story += kSentences[random() % std::size(kSentences)];
+  for (uint64_t n = random() % kLongestStory; n > 0; --n) story += e2e::kStorySentences[random() % e2e::kStorySentences.size()];
   return story;
 }
 

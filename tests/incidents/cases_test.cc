@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "incidents/duo.h"
-#include "incidents/small_model.h"
+#include "small_model.h"
 
 namespace cofferdam::incidents {
 namespace {
 
+using oracle::Prompt;
+using oracle::SmallModel;
 using std::chrono::milliseconds;
 
 constexpr size_t kPrompt = 100;  // six full pages and one of three tokens

@@ -13,12 +13,14 @@
 #include "absl/strings/str_join.h"
 #include "base/faults.h"
 #include "incidents/duo.h"
-#include "incidents/small_model.h"
+#include "small_model.h"
 
 namespace cofferdam::incidents {
 namespace {
 
 using engine::VerifyReads;
+using oracle::Prompt;
+using oracle::SmallModel;
 
 struct Layer {
   std::string name;
