@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/cycles.h"
 #include "kv/layout.h"
 #include "kv/seal.h"
 
@@ -63,6 +64,7 @@ void AttendOne(const KvRun& run, float scale, const Query& query, AttentionScrat
   Softmax state;
   for (uint32_t first = 0; first < query.count; first += kBlockTokens) {
     const uint32_t valid = std::min(kBlockTokens, query.count - first);
+    internal::CheckBlock(run, first, valid);
     internal::Block block;
     internal::LocateBlock(run, first, valid, &block);
     for (uint32_t g = 0; g * kGroup < valid; ++g) ScoreGroup(q, block.k[g], run.head_size, scores + g * kGroup);
@@ -83,11 +85,20 @@ AttentionScratch::AttentionScratch(uint32_t head_size)
 }
 
 void RunChecker::Check(const std::byte* payload) {
+#ifdef COFFERDAM_FAULTS
+  const uint64_t start = CycleCounter();
+#endif
   if (kv::RunChecksum({payload + offset_, bytes_}) != sums_[next_][run_]) found_wrong_ = true;
+#ifdef COFFERDAM_FAULTS
+  cycles_ += CycleCounter() - start;
+#endif
+}
+
+void internal::CheckBlock(const KvRun& run, uint32_t first, uint32_t tokens) {
+  if (run.checker != nullptr) run.checker->CheckThrough(run.pages, (first + tokens - 1) / run.page_tokens);
 }
 
 void internal::LocateBlock(const KvRun& run, uint32_t first, uint32_t tokens, Block* block) {
-  if (run.checker != nullptr) run.checker->CheckThrough(run.pages, (first + tokens - 1) / run.page_tokens);
   uint32_t page = first / run.page_tokens, slot = first % run.page_tokens;
   for (uint32_t g = 0; g * kGroup < tokens; ++g) {
     const std::byte* payload = run.pages[page];

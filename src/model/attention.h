@@ -29,6 +29,9 @@ class RunChecker {
     for (; next_ <= last && next_ < sums_.size(); ++next_) Check(pages[next_]);
   }
   bool found_wrong() const { return found_wrong_; }
+#ifdef COFFERDAM_FAULTS
+  uint64_t cycles() const { return cycles_; }  // spent in comparing
+#endif
 
  private:
   void Check(const std::byte* payload);
@@ -37,6 +40,9 @@ class RunChecker {
   size_t run_, offset_, bytes_;
   uint32_t next_ = 0;
   bool found_wrong_ = false;
+#ifdef COFFERDAM_FAULTS
+  uint64_t cycles_ = 0;
+#endif
 };
 
 // K and V of one (sequence, layer, KV head): page p holds positions p * page_tokens and on. Offsets count from a page's
@@ -93,6 +99,8 @@ struct Block {
   const uint16_t* k[kBlockTokens / 16];
   const uint16_t* v[kBlockTokens / 16];
 };
+// Has the checker, where there is one, look at the pages of positions up to first + tokens - 1.
+void CheckBlock(const KvRun& run, uint32_t first, uint32_t tokens);
 // Fills the groups that hold positions first to first + tokens - 1. REQUIRES: first is a multiple of 16.
 void LocateBlock(const KvRun& run, uint32_t first, uint32_t tokens, Block* block);
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)

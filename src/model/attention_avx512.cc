@@ -1,5 +1,9 @@
 // The AVX-512 attention kernel. Registers hold one dimension of 16 tokens (scores) or 16 dimensions of one token
 // (values); every query's own chain of operations is the same whatever tile it is part of.
+//
+// A step reads every page once, from memory, and the processor's own prefetchers stop at the end of each run. So while
+// a block is computed, the lines of the next one are asked for, a few at each turn of the inner loops; what is checked
+// and computed next then lies in the cache.
 #include "model/attention.h"
 
 #ifdef COFFERDAM_HAS_AVX512_ATTENTION
@@ -20,6 +24,22 @@ inline __m512 LoadHalf(const uint16_t* from) { return _mm512_cvtph_ps(_mm256_loa
 
 inline __m512 LoadHalf(const uint16_t* from, __mmask16 mask) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from)); }
 
+inline void Prefetch(const uint16_t* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
+
+// The block that is computed and the one that comes after it. Where no block or group comes, `next` holds those of `now`,
+// so that asking for them costs nothing.
+struct Blocks {
+  Block now{}, next{};
+};
+
+// Moves on to the block at `first`.
+void Advance(const KvRun& run, uint32_t first, uint32_t longest, Blocks& blocks) {
+  if (first == 0) LocateBlock(run, 0, std::min(kBlockTokens, longest), &blocks.next);
+  blocks.now = blocks.next;
+  const uint32_t end = first + kBlockTokens;
+  if (end < longest) LocateBlock(run, end, std::min(kBlockTokens, longest - end), &blocks.next);
+}
+
 // exp(x) for x <= 0, zero below -80; within 2 units in the last place. Cody and Waite's reduction by ln 2, a Taylor
 // polynomial of degree 6 on [-ln 2 / 2, ln 2 / 2]; exp(0) is exactly 1.
 inline __m512 Exp(__m512 x) {
@@ -38,9 +58,10 @@ inline __m512 Exp(__m512 x) {
   return _mm512_maskz_scalef_ps(normal, p, n);
 }
 
-// Scores of N queries over T groups of 16 tokens. q: [N][head_size], scores: [N][kBlockTokens].
+// Scores of N queries over T groups of 16 tokens. q: [N][head_size], scores: [N][kBlockTokens]; ahead: the groups of the
+// next block.
 template <int N, int T>
-void ScoreGroups(const float* q, uint32_t head_size, const uint16_t* const* k, float* scores) {
+void ScoreGroups(const float* q, uint32_t head_size, const uint16_t* const* k, const uint16_t* const* ahead, float* scores) {
   __m512 sum[N][T];
   for (int n = 0; n < N; ++n) {
     for (int t = 0; t < T; ++t) sum[n][t] = _mm512_setzero_ps();
@@ -48,6 +69,9 @@ void ScoreGroups(const float* q, uint32_t head_size, const uint16_t* const* k, f
   for (uint32_t d = 0; d < head_size; ++d) {
     __m512 keys[T];
     for (int t = 0; t < T; ++t) keys[t] = LoadHalf(k[t] + size_t{d} * kLanes);
+    if (d % 2 == 0) {  // two dimensions share a cache line
+      for (int t = 0; t < T; ++t) Prefetch(ahead[t] + size_t{d} * kLanes);
+    }
     for (int n = 0; n < N; ++n) {
       const __m512 query = _mm512_set1_ps(q[static_cast<uint32_t>(n) * head_size + d]);
       for (int t = 0; t < T; ++t) sum[n][t] = _mm512_fmadd_ps(query, keys[t], sum[n][t]);
@@ -59,28 +83,30 @@ void ScoreGroups(const float* q, uint32_t head_size, const uint16_t* const* k, f
 }
 
 template <int N>
-void ScoreQueries(const float* q, uint32_t head_size, const Block& block, uint32_t groups, float* scores) {
+void ScoreQueries(const float* q, uint32_t head_size, const Blocks& blocks, uint32_t groups, float* scores) {
+  const uint16_t* const* k = blocks.now.k;
+  const uint16_t* const* ahead = blocks.next.k;
   constexpr int kWide = N <= 4 ? 4 : 2;  // enough independent chains to hide the latency of one
   uint32_t g = 0;
-  for (; g + kWide <= groups; g += kWide) ScoreGroups<N, kWide>(q, head_size, block.k + g, scores + g * kLanes);
-  for (; g < groups; ++g) ScoreGroups<N, 1>(q, head_size, block.k + g, scores + g * kLanes);
+  for (; g + kWide <= groups; g += kWide) ScoreGroups<N, kWide>(q, head_size, k + g, ahead + g, scores + g * kLanes);
+  for (; g < groups; ++g) ScoreGroups<N, 1>(q, head_size, k + g, ahead + g, scores + g * kLanes);
 }
 
-void Scores(const float* q, uint32_t head_size, uint32_t queries, const Block& block, uint32_t groups, float* scores) {
+void Scores(const float* q, uint32_t head_size, uint32_t queries, const Blocks& blocks, uint32_t groups, float* scores) {
   while (queries > 0) {
     const uint32_t step = queries >= 8 ? 8 : queries >= 4 ? 4 : queries >= 2 ? 2 : 1;
     switch (step) {
       case 8:
-        ScoreQueries<8>(q, head_size, block, groups, scores);
+        ScoreQueries<8>(q, head_size, blocks, groups, scores);
         break;
       case 4:
-        ScoreQueries<4>(q, head_size, block, groups, scores);
+        ScoreQueries<4>(q, head_size, blocks, groups, scores);
         break;
       case 2:
-        ScoreQueries<2>(q, head_size, block, groups, scores);
+        ScoreQueries<2>(q, head_size, blocks, groups, scores);
         break;
       default:
-        ScoreQueries<1>(q, head_size, block, groups, scores);
+        ScoreQueries<1>(q, head_size, blocks, groups, scores);
         break;
     }
     queries -= step;
@@ -123,7 +149,7 @@ float SoftmaxBlock(float* scores, uint32_t valid, Softmax& state) {
 
 // What values are added to: sums[n] = keep[n] * sums[n] + p[n][t] * v[t] over tokens [from, to) of the block.
 struct ValueJob {
-  const Block* block;
+  const Blocks* blocks;
   uint32_t from, to;
   uint32_t head_size, stride;  // stride: of sums
   const float* p;              // [N][kBlockTokens]
@@ -142,7 +168,9 @@ void AddValues(const ValueJob& job, uint32_t first, __mmask16 mask) {
     }
   }
   for (uint32_t t = job.from; t < job.to; ++t) {
-    const uint16_t* row = job.block->v[t / kLanes] + size_t{t % kLanes} * job.head_size + first;
+    const size_t at = size_t{t % kLanes} * job.head_size + first;
+    const uint16_t* row = job.blocks->now.v[t / kLanes] + at;
+    for (int v = 0; v < V; v += 2) Prefetch(job.blocks->next.v[t / kLanes] + at + v * kLanes);
     __m512 values[V];
     for (int v = 0; v + 1 < V; ++v) values[v] = LoadHalf(row + v * kLanes);
     values[V - 1] = LoadHalf(row + (V - 1) * kLanes, mask);
@@ -214,16 +242,17 @@ void AttendAvx512(const KvRun& run, float scale, std::span<const Query> queries,
   }
   std::fill(scratch.sums(), scratch.sums() + size_t{count} * stride, 0.0f);
   const uint32_t longest = queries.back().count;
+  Blocks blocks;
   for (uint32_t first = 0; first < longest; first += kBlockTokens) {
     // Queries rise in count, so those that still reach into this block are the last ones.
     uint32_t from = 0;
     while (queries[from].count <= first) ++from;
     const uint32_t active = count - from;
     const uint32_t tokens = std::min(kBlockTokens, longest - first);
-    Block block;
-    LocateBlock(run, first, tokens, &block);
+    Advance(run, first, longest, blocks);
+    CheckBlock(run, first, tokens);
     float* scores = scratch.scores() + size_t{from} * kBlockTokens;
-    Scores(scratch.queries() + size_t{from} * size, size, active, block, (tokens + kLanes - 1) / kLanes, scores);
+    Scores(scratch.queries() + size_t{from} * size, size, active, blocks, (tokens + kLanes - 1) / kLanes, scores);
     float keep[kTileQueries], one[kTileQueries];
     uint32_t valid[kTileQueries];
     for (uint32_t n = 0; n < active; ++n) {
@@ -234,10 +263,10 @@ void AttendAvx512(const KvRun& run, float scale, std::span<const Query> queries,
     // All active queries see the first valid[0] tokens; what only later rows see is added for each alone, so that a
     // slot past a query's end is never multiplied into it, not even by zero.
     float* sums = scratch.sums() + size_t{from} * stride;
-    Values({&block, 0, valid[0], size, stride, scores, keep, sums}, active);
+    Values({&blocks, 0, valid[0], size, stride, scores, keep, sums}, active);
     for (uint32_t n = 0; n < active; ++n) {
       if (valid[n] == valid[0]) continue;
-      Values({&block, valid[0], valid[n], size, stride, scores + size_t{n} * kBlockTokens, one, sums + size_t{n} * stride}, 1);
+      Values({&blocks, valid[0], valid[n], size, stride, scores + size_t{n} * kBlockTokens, one, sums + size_t{n} * stride}, 1);
     }
   }
   for (uint32_t n = 0; n < count; ++n) {

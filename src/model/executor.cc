@@ -192,6 +192,10 @@ absl::StatusOr<std::span<const float>> Executor::RunLayers(const Batch& batch, b
   return std::span<const float>(static_cast<const float*>((*graph)->logits->data), size_t{outputs} * s.model->info().vocabulary);
 }
 
+#ifdef COFFERDAM_FAULTS
+uint64_t Executor::check_cycles() const { return state_->step.check_cycles(); }
+#endif
+
 bool Executor::ReadWrongBytes(uint32_t table) const { return state_->step.ReadWrongBytes(table); }
 
 absl::Status Executor::SelfTest() { return RunSelfTest(*this, state_->options.max_rows); }

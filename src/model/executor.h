@@ -68,6 +68,9 @@ class Executor {
   absl::Status RunFirstLayer(const Batch& batch);
   // Whether the last Run read bytes of `table` that are not those of its checksums (Batch::sums).
   bool ReadWrongBytes(uint32_t table) const;
+#ifdef COFFERDAM_FAULTS
+  uint64_t check_cycles() const;  // as Step's
+#endif
 
   // Non-interference (I13), shown on the real weights and on pages of its own: the bits of a row's logits are compared
   // alone, in batches of several sizes, and with the prompt cut into chunks. FailedPrecondition names the case in which

@@ -144,6 +144,9 @@ void Step::AttendChecked(uint32_t layer, const AttentionItem& item, std::span<co
   run.checker = &checker;
   AttendItem(item, rows, run, input, scratch);
   if (checker.found_wrong()) wrong_[item.table].store(true, std::memory_order_relaxed);
+#ifdef COFFERDAM_FAULTS
+  check_cycles_.fetch_add(checker.cycles(), std::memory_order_relaxed);
+#endif
 }
 
 void Step::AttendLayer(uint32_t layer, bool outputs_only, const AttentionInput& input, int thread) {

@@ -40,6 +40,10 @@ class Step {
   uint32_t real_outputs() const { return static_cast<uint32_t>(output_rows_.size()); }
   // After the graph has run: whether a table's bytes were not those of its checksums.
   bool ReadWrongBytes(uint32_t table) const { return table < wrong_.size() && wrong_[table].load(std::memory_order_relaxed); }
+#ifdef COFFERDAM_FAULTS
+  // Of all threads and steps, in the checks of sealed pages' bytes; for the benchmark of what checks cost.
+  uint64_t check_cycles() const { return check_cycles_.load(std::memory_order_relaxed); }
+#endif
   // Batch row of output i; padding repeats the last.
   uint32_t OutputRow(uint32_t i) const { return output_rows_[i < output_rows_.size() ? i : output_rows_.size() - 1]; }
 
@@ -76,6 +80,9 @@ class Step {
   std::unique_ptr<std::atomic<uint32_t>[]> next_item_;  // [layers]
   std::vector<AttentionScratch> scratch_;               // [threads]
   std::deque<std::atomic<bool>> wrong_;                 // [tables] of the batch, at least
+#ifdef COFFERDAM_FAULTS
+  std::atomic<uint64_t> check_cycles_ = 0;
+#endif
 };
 
 // Errors: InvalidArgument, as Executor::Run says. Without attention (`any_order`) rows need not follow each other.
