@@ -1,6 +1,9 @@
-// What the integrity checks cost: one engine, the same work with every check off, with `tags`, and with `full`, taking turns in one
-// process. A round takes over prompts from a prefill worker's pages (copied, verified, adopted, content checked), decodes them as
-// one batch, and lets them go (zeroed). Needs a build with fault points, which are what turns checks off:
+// What the integrity checks cost: the same work with every check off, with `tags`, with `sampled` and with `full`, taking turns in
+// one process. An arm is a pool and an engine; all share the model and its threads. In a round every arm, in a mode of its own,
+// takes over the same prompts from a prefill worker's pages (copied, verified, adopted, content checked), decodes them as one
+// batch, and lets them go (zeroed). Arms take turns prompt by prompt and step by step, so that what else the machine does
+// disturbs all of them alike, and the modes move from arm to arm with every round, so that no mode has the better memory. Needs a
+// build with fault points, which are what turns checks off:
 //   cmake --preset faults && ninja -C build-faults checks_bench
 //   build-faults/bin/checks_bench --model bench.gguf --batch 8 --context 1024 --rounds 20
 #include <CLI/CLI.hpp>
@@ -9,12 +12,16 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/cycles.h"
 #include "base/faults.h"
 #include "engine/engine.h"
+#include "fabric/shared_region.h"
 #include "runners.h"
 
 namespace cofferdam {
@@ -40,76 +47,133 @@ double Quantile(std::vector<double> values, double at) {
 }
 double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
 
+// A prompt as a prefill worker holds it.
+struct Source {
+  std::vector<TokenId> prompt;
+  std::vector<kv::Digest128> identities;
+  std::vector<std::vector<std::byte>> payloads;
+  std::vector<kv::Seal> seals;
+};
+
 // What one round of one mode gave.
 struct Round {
   double handoff_seconds = 0, decode_seconds = 0;
+  double check_seconds = 0;       // of the engine's thread, handoff and steps
+  double step_check_seconds = 0;  // of the steps alone
+  uint64_t attention_check_cycles = 0, step_cycles = 0;
   std::vector<double> step_seconds;
   double Total() const { return handoff_seconds + decode_seconds; }
 };
 
-class Bench {
+// A pool and an engine.
+class Arm {
  public:
-  explicit Bench(const Options& options) : options_(options) {
-    auto model = model::Model::Load({.path = options.model, .model_hash = "bench", .page_tokens = options.page_tokens});
-    CD_CHECK(model.ok(), "the model loads");
-    model_ = *model;
-    auto executor = model::Executor::Create(model_, {.threads = options.threads, .cpus = {}, .max_rows = 512});
-    CD_CHECK(executor.ok(), "the executor starts");
-    executor_ = *std::move(executor);
-    const uint64_t pages = options.batch * (layout().PagesFor(options.context + options.decoded) + 1);
-    memory_.resize(pages * layout().page_bytes() + 64);
-    std::byte* base = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
-    pool_ = std::make_unique<kv::Pool>(layout(), std::span(base, pages * layout().page_bytes()), 7, kv::ReuseOrder::kFifo);
+  Arm(const Options& options, std::shared_ptr<const model::Model> model, model::Executor& executor)
+      : options_(options), model_(std::move(model)), executor_(executor) {
+    const uint64_t pages = options_.batch * (layout().PagesFor(options_.context + options_.decoded) + 1);
+    auto memory = fabric::SharedRegion::CreatePrivate(pages * layout().page_bytes());
+    CD_CHECK(memory.ok(), "there is memory for the pools");
+    memory_ = *std::move(memory);
+    pool_ = std::make_unique<kv::Pool>(layout(), memory_->bytes(), 7, kv::ReuseOrder::kFifo);
     engine_ = std::make_unique<engine::Engine>(
-        engine::EngineOptions{.role = "bench", .context_tokens = options.context + options.decoded}, *executor_, *pool_);
+        engine::EngineOptions{.role = "bench", .context_tokens = options_.context + options_.decoded}, executor_, *pool_);
     pool_->ZeroWith(&zeroer_);
-    prompt_ = oracle::RandomTokens(model_->info().vocabulary, options.context, 1);
-    identities_ = kv::PageIdentities({}, layout(), {prompt_.data(), prompt_.size() - 1});
-    ComputeSource();
   }
-  ~Bench() { pool_->ZeroWith(nullptr); }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
+  ~Arm() { pool_->ZeroWith(nullptr); }
+  Arm(const Arm&) = delete;
+  Arm& operator=(const Arm&) = delete;
 
-  Round Run(size_t mode) {
-    Set(mode);
-    Round round;
-    const Clock::time_point start = Clock::now();
-    std::vector<SequenceId> ids;
-    for (uint32_t i = 0; i < options_.batch; ++i) ids.push_back(TakeOver());
-    round.handoff_seconds = SecondsSince(start);
-    const Clock::time_point decode = Clock::now();
+  // REQUIRES: nothing is under way.
+  void SetMode(size_t mode) { mode_ = mode; }
+
+  // What a prefill worker would hold of a prompt.
+  Source Compute(const std::vector<TokenId>& prompt) {
+    Switch();
+    Source source{.prompt = prompt,
+                  .identities = kv::PageIdentities({}, layout(), {prompt.data(), prompt.size() - 1}),
+                  .payloads = {},
+                  .seals = {}};
+    const SequenceId id = Start(Spec({prompt.begin(), prompt.end() - 1}, 0));
+    engine_->Run(id);
     std::vector<engine::Event> events;
-    while (engine_->HasWork()) {
-      const Clock::time_point step = Clock::now();
-      events.clear();
-      engine_->Step(events);
-      engine_->Reclaim();
-      round.step_seconds.push_back(SecondsSince(step));
+    while (engine_->HasWork()) engine_->Step(events);
+    for (const engine::Event& event : events) {
+      const auto* sealed = std::get_if<engine::SealedEvent>(&event);
+      if (sealed == nullptr) continue;
+      const auto bytes = pool_->Payload(sealed->page);
+      source.payloads.emplace_back(bytes.begin(), bytes.end());
+      source.seals.push_back(sealed->seal);
     }
-    round.decode_seconds = SecondsSince(decode);
-    while (pool_->counts().free() < pool_->total_pages()) engine_->Reclaim();
-    return round;
+    engine_->Release(id);
+    Reclaim();
+    return source;
+  }
+
+  void TakeOver(const Source& source) {
+    Switch();
+    const Clock::time_point start = Clock::now();
+    const auto checked = engine_->counters().check_time;
+    const SequenceId id = Start(Spec(source.prompt, options_.decoded));
+    for (uint32_t i = 0; i < source.payloads.size(); ++i) {
+      const auto view = engine_->PageAt(id, i);
+      std::memcpy(view.payload.data(), source.payloads[i].data(), source.payloads[i].size());
+      const kv::Arrival arrival = kv::VerifyArrived(layout(), view, source.seals[i], source.identities[i], source.seals[i].tokens);
+      CD_CHECK(engine_->Adopt(id, i, std::get<kv::Verified>(arrival)).ok(), "a page is adopted");
+    }
+    CD_CHECK(engine_->CheckAdopted(id).ok(), "the content is right");
+    engine_->Run(id);
+    round_.handoff_seconds += SecondsSince(start);
+    round_.check_seconds += std::chrono::duration<double>(engine_->counters().check_time - checked).count();
+  }
+  bool HasWork() const { return engine_->HasWork(); }
+  void Step() {
+    Switch();
+    const auto checked = engine_->counters().check_time;
+    const uint64_t attention = AttentionCheckCycles(), cycles = CycleCounter();
+    const Clock::time_point start = Clock::now();
+    events_.clear();
+    engine_->Step(events_);
+    engine_->Reclaim();
+    round_.step_seconds.push_back(SecondsSince(start));
+    round_.step_cycles += CycleCounter() - cycles;
+    round_.attention_check_cycles += AttentionCheckCycles() - attention;
+    const double in_checks = std::chrono::duration<double>(engine_->counters().check_time - checked).count();
+    round_.step_check_seconds += in_checks;
+    round_.check_seconds += in_checks;
+    round_.decode_seconds += round_.step_seconds.back();
+  }
+  // Ends the round: all pages are back.
+  Round Take() {
+    Switch();
+    Reclaim();
+    return std::exchange(round_, {});
   }
   const engine::EngineCounters& counters() const { return engine_->counters(); }
 
  private:
   const kv::Layout& layout() const { return model_->layout(); }
-
-  static void Set([[maybe_unused]] size_t mode, [[maybe_unused]] Fault fault) {
+  uint64_t AttentionCheckCycles() const {
 #ifdef COFFERDAM_FAULTS
-    SetFault(fault, mode == 0);
+    return executor_.check_cycles();
+#else
+    return 0;
 #endif
   }
-  void Set(size_t mode) {
+  // From here on the process makes this arm's checks.
+  void Switch() {
+#ifdef COFFERDAM_FAULTS
     for (const Fault fault : {Fault::kTagsNotCompared, Fault::kIdentityNotChecked, Fault::kChecksumNotChecked,
                               Fault::kNoSealChecksum, Fault::kContentNotChecked, Fault::kNoZeroing, Fault::kRowsNotCompared,
                               Fault::kStatesNotCompared, Fault::kAdoptedNotCompared, Fault::kRestNotChecked}) {
-      Set(mode, fault);
+      SetFault(fault, mode_ == 0);
     }
+#endif
     constexpr std::array<VerifyReads::Mode, 4> kVerify = {VerifyReads::Mode::kTags, VerifyReads::Mode::kTags,
                                                           VerifyReads::Mode::kSampled, VerifyReads::Mode::kFull};
-    engine_->SetVerifyReads({.mode = kVerify[mode], .sampled_pages = options_.sampled_pages});
+    engine_->SetVerifyReads({.mode = kVerify[mode_], .sampled_pages = options_.sampled_pages});
+  }
+  void Reclaim() {
+    while (pool_->counts().free() < pool_->total_pages()) engine_->Reclaim();
   }
   engine::SequenceSpec Spec(std::vector<TokenId> tokens, uint32_t output) const {
     engine::SequenceSpec spec;
@@ -121,62 +185,135 @@ class Bench {
   SequenceId Start(engine::SequenceSpec spec) {
     return std::get<engine::Engine::Started>(engine_->Start(std::move(spec))).sequence;
   }
-  // What a prefill worker would hold.
-  void ComputeSource() {
-    const SequenceId id = Start(Spec({prompt_.begin(), prompt_.end() - 1}, 0));
-    engine_->Run(id);
-    std::vector<engine::Event> events;
-    while (engine_->HasWork()) engine_->Step(events);
-    for (const engine::Event& event : events) {
-      if (const auto* sealed = std::get_if<engine::SealedEvent>(&event)) {
-        const auto bytes = pool_->Payload(sealed->page);
-        source_.emplace_back(bytes.begin(), bytes.end());
-        seals_.push_back(sealed->seal);
-      }
-    }
-    engine_->Release(id);
-    while (pool_->counts().free() < pool_->total_pages()) engine_->Reclaim();
-  }
-  SequenceId TakeOver() {
-    const SequenceId id = Start(Spec(prompt_, options_.decoded));
-    for (uint32_t i = 0; i < source_.size(); ++i) {
-      const auto view = engine_->PageAt(id, i);
-      std::memcpy(view.payload.data(), source_[i].data(), source_[i].size());
-      const kv::Arrival arrival = kv::VerifyArrived(layout(), view, seals_[i], identities_[i], seals_[i].tokens);
-      CD_CHECK(engine_->Adopt(id, i, std::get<kv::Verified>(arrival)).ok(), "a page is adopted");
-    }
-    CD_CHECK(engine_->CheckAdopted(id).ok(), "the content is right");
-    engine_->Run(id);
-    return id;
-  }
 
   const Options options_;
+  size_t mode_ = 0;
   std::shared_ptr<const model::Model> model_;
-  std::unique_ptr<model::Executor> executor_;
-  std::vector<std::byte> memory_;
+  model::Executor& executor_;
+  std::unique_ptr<fabric::SharedRegion> memory_;
   kv::Zeroer zeroer_{[] {}};
   std::unique_ptr<kv::Pool> pool_;
   std::unique_ptr<engine::Engine> engine_;
-  std::vector<TokenId> prompt_;
-  std::vector<kv::Digest128> identities_;
-  std::vector<std::vector<std::byte>> source_;
-  std::vector<kv::Seal> seals_;
+  std::vector<engine::Event> events_;
+  Round round_;
 };
 
-// The cost of `mode` over `off` in percent, by `of` of each round; the interval resamples rounds in pairs.
+class Bench {
+ public:
+  explicit Bench(const Options& options) : options_(options) {
+    auto model = model::Model::Load({.path = options.model, .model_hash = "bench", .page_tokens = options.page_tokens});
+    CD_CHECK(model.ok(), "the model loads");
+    auto executor = model::Executor::Create(*model, {.threads = options.threads, .cpus = {}, .max_rows = 512});
+    CD_CHECK(executor.ok(), "the executor starts");
+    executor_ = *std::move(executor);
+    for (size_t mode = 0; mode < kModes.size(); ++mode) arms_.push_back(std::make_unique<Arm>(options, *model, *executor_));
+    arms_[0]->SetMode(1);
+    source_ = arms_[0]->Compute(oracle::RandomTokens((*model)->info().vocabulary, options.context, 1));
+  }
+
+  // One round of every mode.
+  std::array<Round, kModes.size()> Run() {
+    const uint32_t shift = round_++;
+    for (size_t i = 0; i < arms_.size(); ++i) arms_[i]->SetMode((i + shift) % kModes.size());
+    for (uint32_t i = 0; i < options_.batch; ++i) InTurn([&](Arm& arm) { arm.TakeOver(source_); });
+    while (arms_[0]->HasWork()) InTurn([](Arm& arm) { arm.Step(); });
+    std::array<Round, kModes.size()> round;
+    for (size_t i = 0; i < arms_.size(); ++i) round[(i + shift) % kModes.size()] = arms_[i]->Take();
+    return round;
+  }
+  // Of all arms.
+  kv::CheckCounts checks() const {
+    kv::CheckCounts all;
+    for (const auto& arm : arms_) all += arm->counters().checks;
+    return all;
+  }
+
+ private:
+  // Who comes first changes with every turn, and so does the direction.
+  template <typename What>
+  void InTurn(What what) {
+    const uint32_t turn = turn_++;
+    for (uint32_t i = 0; i < kModes.size(); ++i) {
+      const uint32_t at = turn % 2 == 0 ? i : static_cast<uint32_t>(kModes.size()) - 1 - i;
+      what(*arms_[(at + turn / 2) % kModes.size()]);
+    }
+  }
+
+  const Options options_;
+  std::unique_ptr<model::Executor> executor_;
+  std::vector<std::unique_ptr<Arm>> arms_;
+  Source source_;
+  uint32_t turn_ = 0, round_ = 0;
+};
+
+struct Interval {
+  double value, low, high;
+};
+
+// `of` takes two lists of rounds, by index; the interval resamples rounds in pairs.
+template <typename Of>
+Interval Bootstrap(size_t rounds, Of of) {
+  std::vector<size_t> all(rounds), sample(rounds);
+  std::iota(all.begin(), all.end(), size_t{0});
+  std::mt19937 random(1);
+  std::uniform_int_distribution<size_t> pick(0, rounds - 1);
+  std::vector<double> values;
+  for (int i = 0; i < 4000; ++i) {
+    for (size_t& at : sample) at = pick(random);
+    values.push_back(of(sample));
+  }
+  return {of(all), Quantile(values, 0.025), Quantile(values, 0.975)};
+}
+
+void Print(const char* what, const Interval& cost) {
+  std::printf("  %-30s %+6.2f%%  [%+.2f, %+.2f]\n", what, cost.value, cost.low, cost.high);
+}
+
+// The median over rounds of what `of` says of a round, on against off, in percent.
 template <typename Of>
 void Report(const char* what, const std::vector<Round>& off, const std::vector<Round>& on, Of of) {
   std::vector<double> costs;
   for (size_t i = 0; i < off.size(); ++i) costs.push_back((of(on[i]) / of(off[i]) - 1) * 100);
-  std::mt19937 random(1);
-  std::uniform_int_distribution<size_t> pick(0, costs.size() - 1);
-  std::vector<double> medians;
-  for (int i = 0; i < 4000; ++i) {
-    std::vector<double> sample;
-    for (size_t k = 0; k < costs.size(); ++k) sample.push_back(costs[pick(random)]);
-    medians.push_back(Median(sample));
+  Print(what, Bootstrap(costs.size(), [&](const std::vector<size_t>& sample) {
+          std::vector<double> values;
+          for (const size_t i : sample) values.push_back(costs[i]);
+          return Median(std::move(values));
+        }));
+}
+
+// The 99th percentile of all steps of all rounds: one round has too few.
+void ReportTail(const std::vector<Round>& off, const std::vector<Round>& on) {
+  auto tail = [](const std::vector<Round>& rounds, const std::vector<size_t>& sample) {
+    std::vector<double> steps;
+    for (const size_t i : sample) steps.insert(steps.end(), rounds[i].step_seconds.begin(), rounds[i].step_seconds.end());
+    return Quantile(std::move(steps), 0.99);
+  };
+  Print("inter-token latency, p99",
+        Bootstrap(off.size(), [&](const std::vector<size_t>& sample) { return (tail(on, sample) / tail(off, sample) - 1) * 100; }));
+}
+
+void ReportCycles(const std::vector<Round>& rounds, int threads) {
+  double steps = 0, in_checks = 0, all = 0, all_checks = 0, attention = 0, step_cycles = 0;
+  for (const Round& round : rounds) {
+    steps += round.decode_seconds;
+    in_checks += round.step_check_seconds;
+    all += round.Total();
+    all_checks += round.check_seconds;
+    attention += static_cast<double>(round.attention_check_cycles);
+    step_cycles += static_cast<double>(round.step_cycles);
   }
-  std::printf("  %-30s %+6.2f%%  [%+.2f, %+.2f]\n", what, Median(costs), Quantile(medians, 0.025), Quantile(medians, 0.975));
+  const double beside = attention / (step_cycles * threads);
+  std::printf("  %-30s %6.3f%% (in attention %.3f%%); of all time with handoff %.3f%%\n", "cycles of a step in checks",
+              (in_checks / steps + beside) * 100, beside * 100, (all_checks / all + beside * steps / all) * 100);
+}
+
+void ReportMode(const char* name, const std::vector<Round>& off, const std::vector<Round>& on, int threads) {
+  std::printf("%s:\n", name);
+  Report("time with handoff", off, on, [](const Round& r) { return r.Total(); });
+  Report("inter-token latency, median", off, on, [](const Round& r) { return Median(r.step_seconds); });
+  ReportTail(off, on);
+  Report("handoff alone", off, on, [](const Round& r) { return r.handoff_seconds; });
+  ReportCycles(on, threads);
 }
 
 int Main(const Options& options) {
@@ -185,13 +322,11 @@ int Main(const Options& options) {
   return 2;
 #endif
   Bench bench(options);
+  for (size_t i = 0; i < kModes.size(); ++i) bench.Run();  // warms up
   std::array<std::vector<Round>, kModes.size()> rounds;
-  for (int round = -1; round < options.rounds; ++round) {  // the first is a warm-up
-    for (size_t i = 0; i < kModes.size(); ++i) {
-      const size_t mode = (i + static_cast<size_t>(round + 1)) % kModes.size();  // each comes first in turn
-      Round result = bench.Run(mode);
-      if (round >= 0) rounds[mode].push_back(std::move(result));
-    }
+  for (int i = 0; i < options.rounds; ++i) {
+    std::array<Round, kModes.size()> round = bench.Run();
+    for (size_t mode = 0; mode < kModes.size(); ++mode) rounds[mode].push_back(std::move(round[mode]));
   }
   std::vector<double> steps, totals;
   for (const Round& round : rounds[0]) {
@@ -200,18 +335,12 @@ int Main(const Options& options) {
   }
   std::printf("batch %u, context %u, %d rounds: off takes %.2f ms a step, %.1f tokens a second with handoff\n", options.batch,
               options.context, options.rounds, Median(steps) * 1e3, options.batch * options.decoded / Median(totals));
-  for (size_t mode = 1; mode < kModes.size(); ++mode) {
-    std::printf("%s:\n", kModes[mode]);
-    Report("time with handoff", rounds[0], rounds[mode], [](const Round& r) { return r.Total(); });
-    Report("inter-token latency, median", rounds[0], rounds[mode], [](const Round& r) { return Median(r.step_seconds); });
-    Report("inter-token latency, p99", rounds[0], rounds[mode], [](const Round& r) { return Quantile(r.step_seconds, 0.99); });
-    Report("handoff alone", rounds[0], rounds[mode], [](const Round& r) { return r.handoff_seconds; });
-  }
+  for (size_t mode = 1; mode < kModes.size(); ++mode) ReportMode(kModes[mode], rounds[0], rounds[mode], options.threads);
+  const kv::CheckCounts checks = bench.checks();
   for (const kv::CheckKind kind : kv::kAllCheckKinds) {
     if (kind == kv::CheckKind::kSeal || kind == kv::CheckKind::kScrub) continue;  // the engine makes none of these here
-    const auto& count = bench.counters().checks[kind];
     std::printf("%s: %llu made, %llu failed\n", std::string(kv::ToString(kind)).c_str(),
-                static_cast<unsigned long long>(count.made), static_cast<unsigned long long>(count.failed));
+                static_cast<unsigned long long>(checks[kind].made), static_cast<unsigned long long>(checks[kind].failed));
   }
   return 0;
 }

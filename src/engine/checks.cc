@@ -17,6 +17,10 @@ namespace cofferdam::engine {
 
 using kv::CheckKind;
 
+namespace {
+constexpr uint32_t kTagsAhead = 16;  // pages whose tags are on their way from memory while one's are compared
+}
+
 WrongPage Engine::Describe(const Sequence& sequence, uint32_t ordinal, CheckKind kind) const {
   const kv::PageHandle& handle = sequence.pages[ordinal];
   return {.kind = kind,
@@ -31,7 +35,9 @@ void Engine::CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<Wron
   if (FaultIsOn(Fault::kTagsNotCompared)) return;
   const auto pages = static_cast<uint32_t>(pool_.layout().PagesFor(end_tokens));
   const uint32_t page_tokens = pool_.layout().page_tokens();
+  for (uint32_t i = 0; i < std::min(pages, kTagsAhead); ++i) pool_.PrefetchTags(sequence.pages[i].page());
   for (uint32_t i = 0; i < pages; ++i) {
+    if (i + kTagsAhead < pages) pool_.PrefetchTags(sequence.pages[i + kTagsAhead].page());
     const kv::PageHandle& handle = sequence.pages[i];
     // Attention reads through the payload's address: that, too, must be this page's.
     const bool own = sequence.payloads[i] == pool_.Payload(handle.page()).data();
@@ -111,6 +117,7 @@ void Engine::CountDue(const std::vector<Slice>& slices) {
 }
 
 void Engine::CheckBeforeStep(std::vector<Slice>& slices, std::vector<Event>& events) {
+  const CheckTimer timer(counters_.check_time);
   for (Slice& slice : slices) {
     std::vector<WrongPage> wrong;
     CheckTags(*slice.sequence, slice.sequence->covered() + slice.rows, wrong);
@@ -133,6 +140,7 @@ void Engine::CheckSampledPages(std::vector<Slice>& slices, std::vector<std::vect
 }
 
 void Engine::CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& events) {
+  const CheckTimer timer(counters_.check_time);
   // By slice: what is wrong with its sequence, whatever check found it.
   std::vector<std::vector<WrongPage>> wrong(slices.size());
   if (options_.verify_reads.mode == VerifyReads::Mode::kSampled) CheckSampledPages(slices, wrong);

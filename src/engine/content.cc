@@ -75,6 +75,7 @@ bool Engine::SameContent(const Sequence& sequence, std::span<const ContentSample
 }
 
 absl::Status Engine::CheckAdopted(SequenceId id, kv::CheckKind* failed) {
+  const CheckTimer timer(counters_.check_time);
   Sequence& sequence = Get(id);
   CD_CHECK(sequence.state == SequenceState::kWaiting, "adopted pages are checked before a sequence runs");
   kv::IdentityChain chain = sequence.chain;

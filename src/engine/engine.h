@@ -10,6 +10,7 @@
 #ifndef COFFERDAM_ENGINE_ENGINE_H_
 #define COFFERDAM_ENGINE_ENGINE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -96,6 +97,7 @@ struct EngineCounters {
   uint64_t row_checks_due = 0;
   uint64_t payload_checks_due = 0;
   uint64_t content_checks_due = 0;
+  std::chrono::nanoseconds check_time{0};  // of the engine's thread; `full` checks bytes in the attention's threads besides
   uint64_t pages_adopted = 0;
   uint64_t pages_sealed = 0;
 };

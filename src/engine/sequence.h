@@ -2,12 +2,26 @@
 #ifndef COFFERDAM_ENGINE_SEQUENCE_H_
 #define COFFERDAM_ENGINE_SEQUENCE_H_
 
+#include <chrono>
 #include <optional>
 #include <vector>
 
 #include "engine/engine.h"
 
 namespace cofferdam::engine {
+
+// Adds the time that it lives.
+class CheckTimer {
+ public:
+  explicit CheckTimer(std::chrono::nanoseconds& sum) : sum_(sum) {}
+  ~CheckTimer() { sum_ += std::chrono::steady_clock::now() - start_; }
+  CheckTimer(const CheckTimer&) = delete;
+  CheckTimer& operator=(const CheckTimer&) = delete;
+
+ private:
+  std::chrono::nanoseconds& sum_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 enum class SequenceState {
   kWaiting,  // owns its pages; a handoff may be filling them

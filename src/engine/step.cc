@@ -11,7 +11,6 @@
 #include "engine/sequence.h"
 
 namespace cofferdam::engine {
-
 std::vector<Engine::Slice> Engine::Compose() {
   std::vector<Slice> slices;
   uint32_t rows_left = options_.chunk_tokens;

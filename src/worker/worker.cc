@@ -213,6 +213,8 @@ void WorkerCore::AddMetrics(const kv::CheckCounts& checks, v1::WorkerInfo& info)
     *info.add_metrics() = MakeMetric("checks_failed_total", Metric::COUNTER, static_cast<double>(checks[kind].failed),
                                      "Integrity checks that failed, in pages, by kind", {{"kind", name}});
   }
+  *info.add_metrics() = MakeMetric("check_seconds_total", Metric::COUNTER, std::chrono::duration<double>(done.check_time).count(),
+                                   "Time of the engine's thread in checks; bytes checked while attention reads them come on top");
   add("kv_pages_adopted_total", Metric::COUNTER, done.pages_adopted, "Pages adopted from a peer");
   add("kv_pages_sealed_total", Metric::COUNTER, done.pages_sealed, "Pages sealed");
   for (const auto& [reason, count] : ledger_->refused()) {
