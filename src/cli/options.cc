@@ -70,6 +70,8 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
   app.add_option("--inject-limit", flags.inject_limit, "Faults that each worker injects, at most");
 #endif
   app.add_flag("--no-repack", flags.no_repack, "Use the weights as they lie in the file, without a faster private copy");
+  app.add_flag("--no-prefix-cache", flags.no_prefix_cache,
+               "Let every page go with its request, instead of keeping sealed ones for later requests of the same tenant");
   app.add_flag("--lifo-pages", flags.lifo_pages, "Reuse pages last-in first-out (for tests: races become likelier)");
 }
 
@@ -95,6 +97,8 @@ void AddGatewayOptions(CLI::App& app, Flags& flags) {
                  "Key that clients must send; may be given several times, each key is a tenant of its own (default: open). Visible "
                  "to other users of this machine: prefer --api-key-file");
   app.add_option("--api-key-file", flags.api_key_file, "File with one API key a line; lines that begin with # are comments");
+  app.add_flag("--hide-cached-tokens", flags.hide_cached_tokens,
+               "Do not tell clients how many tokens of their prompt were found in the prefix cache");
   app.add_option("--on-disconnect", flags.on_disconnect,
                  "When a client goes away: 'cancel' its request, or 'finish-transfer' and stop at the first token")
       ->capture_default_str()
@@ -259,6 +263,7 @@ absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, c
   if (!verify_reads.ok()) return verify_reads.status();
   options.verify_reads = *verify_reads;
   options.verify_content = flags.verify_content == "on";
+  options.prefix_cache = !flags.no_prefix_cache;
   options.scrub_bytes_per_second = flags.scrub_bytes_per_second;
 #ifdef COFFERDAM_FAULTS
   auto injection = InjectionPlanOf(flags);
@@ -296,6 +301,7 @@ absl::StatusOr<gateway::GatewayOptions> GatewayOptionsOf(const Flags& flags) {
   if (std::ranges::any_of(options.api_keys, [](const std::string& key) { return key.starts_with('#'); })) {
     return absl::InvalidArgumentError("an API key must not begin with '#', which begins a comment in a key file");
   }
+  options.hide_cached_tokens = flags.hide_cached_tokens;
   options.finish_transfer_on_disconnect = flags.on_disconnect == "finish-transfer";
   options.max_connections = flags.max_connections;
   options.max_body_bytes = flags.max_body_bytes;

@@ -50,6 +50,7 @@ struct Flags {
   uint32_t tenure_log_days = 30, tenure_log_files = 64;
   std::string verify_reads = "tags";
   std::string verify_content = "on";
+  bool no_prefix_cache = false;
   uint64_t scrub_bytes_per_second = uint64_t{16} << 20;
   // Gateway.
   std::string host = "127.0.0.1";
@@ -58,6 +59,7 @@ struct Flags {
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string on_disconnect = "cancel";
+  bool hide_cached_tokens = false;
   size_t max_connections = 4096;
   size_t max_body_bytes = size_t{16} << 20;
 };

@@ -100,6 +100,7 @@ std::vector<std::string> WorkerArguments(const std::string& role, const Flags& f
   arguments.insert(arguments.end(),
                    {"--inject-seed", absl::StrCat(flags.inject_seed), "--inject-limit", absl::StrCat(flags.inject_limit)});
 #endif
+  if (flags.no_prefix_cache) arguments.push_back("--no-prefix-cache");
   if (flags.lifo_pages) arguments.push_back("--lifo-pages");
   if (role == "prefill") {
     arguments.insert(arguments.end(), {"--fabric", absl::StrCat("shm:", folder, "/fabric.sock")});
@@ -133,6 +134,7 @@ absl::StatusOr<std::vector<std::string>> GatewayArguments(const Flags& flags, co
                                      "--max-body-bytes",
                                      absl::StrCat(flags.max_body_bytes)};
   if (flags.log_json) arguments.push_back("--log-json");
+  if (flags.hide_cached_tokens) arguments.push_back("--hide-cached-tokens");
 #ifdef COFFERDAM_FAULTS
   for (const std::string& fault : flags.faults) arguments.insert(arguments.end(), {"--fault", fault});
 #endif

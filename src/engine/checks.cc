@@ -22,7 +22,7 @@ constexpr uint32_t kTagsAhead = 16;  // pages whose tags are on their way from m
 }
 
 WrongPage Engine::Describe(const Sequence& sequence, uint32_t ordinal, CheckKind kind) const {
-  const kv::PageHandle& handle = sequence.pages[ordinal];
+  const PageRef& handle = sequence.pages[ordinal];
   return {.kind = kind,
           .page = handle.page(),
           .ordinal = ordinal,
@@ -38,7 +38,7 @@ void Engine::CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<Wron
   for (uint32_t i = 0; i < std::min(pages, kTagsAhead); ++i) pool_.PrefetchTags(sequence.pages[i].page());
   for (uint32_t i = 0; i < pages; ++i) {
     if (i + kTagsAhead < pages) pool_.PrefetchTags(sequence.pages[i + kTagsAhead].page());
-    const kv::PageHandle& handle = sequence.pages[i];
+    const PageRef& handle = sequence.pages[i];
     // Attention reads through the payload's address: that, too, must be this page's.
     const bool own = sequence.payloads[i] == pool_.Payload(handle.page()).data();
     // Whatever is covered was filled: by a step of this sequence, or by a peer, with a seal.
@@ -47,7 +47,7 @@ void Engine::CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<Wron
     const bool filled = state == kv::PageState::kSealed ||
                         (state == kv::PageState::kFilling ? covered < first + page_tokens : covered <= first) ||
                         FaultIsOn(Fault::kStatesNotCompared);
-    if (own && filled && pool_.TagsMatch(handle.page(), handle.generation())) continue;
+    if (own && filled && !handle.bad() && pool_.TagsMatch(handle.page(), handle.generation())) continue;
     ++counters_.checks[CheckKind::kTags].failed;
     wrong.push_back(Describe(sequence, i, CheckKind::kTags));
   }
@@ -145,23 +145,21 @@ void Engine::CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& even
   std::vector<std::vector<WrongPage>> wrong(slices.size());
   if (options_.verify_reads.mode == VerifyReads::Mode::kSampled) CheckSampledPages(slices, wrong);
   for (size_t i = 0; i < slices.size(); ++i) {
-    Sequence& sequence = *slices[i].sequence;
-    CheckTags(sequence, sequence.covered() + slices[i].rows, wrong[i]);
     CheckRows(slices[i], wrong[i]);
-    if (options_.verify_reads.mode != VerifyReads::Mode::kFull) continue;
-    counters_.checks[CheckKind::kPayload].made += sequence.sealed_pages;
-    sequence.checks[CheckKind::kPayload].made += sequence.sealed_pages;
-    if (!executor_.ReadWrongBytes(static_cast<uint32_t>(i))) continue;
-    // Attention says only that something was wrong; which pages it is, is found out here.
-    const size_t before = wrong[i].size();
-    for (uint32_t page = 0; page < sequence.sealed_pages; ++page) {
-      if (!pool_.PayloadMatches(sequence.pages[page])) wrong[i].push_back(Describe(sequence, page, CheckKind::kPayload));
+    if (options_.verify_reads.mode == VerifyReads::Mode::kFull) CheckReadBytes(slices[i], i, wrong[i]);
+  }
+  // Before anybody's tags are compared: whoever shares such a page has read it, too.
+  for (const std::vector<WrongPage>& pages : wrong) {
+    for (const WrongPage& page : pages) {
+      if (page.kind == CheckKind::kPayload) cache_.Condemn(page.page, NowUnderWay());
     }
-    // A fault that has passed by now was read all the same. No page can be blamed, so all are.
-    for (uint32_t page = 0; wrong[i].size() == before && page < sequence.sealed_pages; ++page) {
-      wrong[i].push_back(Describe(sequence, page, CheckKind::kPayload));
+  }
+  for (size_t i = 0; i < slices.size(); ++i) {
+    std::vector<WrongPage> tags;
+    CheckTags(*slices[i].sequence, slices[i].sequence->covered() + slices[i].rows, tags);
+    for (const WrongPage& page : tags) {
+      if (std::ranges::find(wrong[i], page.page, &WrongPage::page) == wrong[i].end()) wrong[i].push_back(page);
     }
-    counters_.checks[CheckKind::kPayload].failed += wrong[i].size() - before;
   }
   for (size_t i = 0; i < slices.size(); ++i) {
     if (wrong[i].empty()) continue;
@@ -170,25 +168,73 @@ void Engine::CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& even
   }
 }
 
-void Engine::Scrub(size_t max_bytes, std::vector<Event>& events) {
-  const size_t page_bytes = pool_.layout().payload_bytes();
-  size_t left = max_bytes / page_bytes;
+void Engine::CheckReadBytes(const Slice& slice, size_t table, std::vector<WrongPage>& wrong) {
+  Sequence& sequence = *slice.sequence;
+  counters_.checks[CheckKind::kPayload].made += sequence.sealed_pages;
+  sequence.checks[CheckKind::kPayload].made += sequence.sealed_pages;
+  if (!executor_.ReadWrongBytes(static_cast<uint32_t>(table))) return;
+  // Attention says only that something was wrong; which pages it is, is found out here.
+  const size_t before = wrong.size();
+  for (uint32_t page = 0; page < sequence.sealed_pages; ++page) {
+    if (!pool_.PayloadMatches(sequence.pages[page])) wrong.push_back(Describe(sequence, page, CheckKind::kPayload));
+  }
+  // A fault that has passed by now was read all the same. No page can be blamed, so all are.
+  for (uint32_t page = 0; wrong.size() == before && page < sequence.sealed_pages; ++page)
+    wrong.push_back(Describe(sequence, page, CheckKind::kPayload));
+  counters_.checks[CheckKind::kPayload].failed += wrong.size() - before;
+}
+
+bool Engine::ScrubCached(std::vector<Event>& events) {
+  const kv::PageHandle* page = cache_.NextPage(scrub_page_);
+  if (page == nullptr) page = cache_.NextPage(PageId());
+  if (page == nullptr) return false;
+  scrub_page_ = PageId(page->page().value() + 1);
+  ++counters_.checks[CheckKind::kScrub].made;
+  if (pool_.PayloadMatches(*page) && (pool_.TagsMatch(page->page(), page->generation()) || FaultIsOn(Fault::kTagsNotCompared)))
+    return true;
+  ++counters_.checks[CheckKind::kScrub].failed;
+  // Whoever reads it now ends with the next check of its tags.
+  events.push_back(CachedPageWrongEvent{.wrong = {.kind = CheckKind::kScrub,
+                                                  .page = page->page(),
+                                                  .expected = page->generation(),
+                                                  .found = pool_.GenerationOf(page->page()),
+                                                  .in_memory = pool_.GenerationInMemory(page->page())}});
+  cache_.Condemn(page->page(), NowUnderWay());
+  return true;
+}
+
+bool Engine::ScrubNextOwned(std::vector<Event>& events) {
   // At most once around.
-  for (size_t sequences = sequences_.size() + 1; left > 0 && sequences > 0; --sequences) {
+  for (size_t sequences = sequences_.size() + 1; sequences > 0; --sequences) {
     auto found = sequences_.lower_bound(scrub_sequence_);
     if (found == sequences_.end()) found = sequences_.begin();
-    if (found == sequences_.end()) return;
+    if (found == sequences_.end()) return false;
     Sequence& sequence = *found->second;
     if (sequence.id != scrub_sequence_) scrub_ordinal_ = 0;
     scrub_sequence_ = sequence.id;
-    std::vector<WrongPage> wrong;
-    for (; left > 0 && scrub_ordinal_ < sequence.sealed_pages; --left)
-      CheckPayload(sequence, scrub_ordinal_++, CheckKind::kScrub, wrong);
+    // Pages of the cache are looked at there, once for all that share them.
+    while (scrub_ordinal_ < sequence.sealed_pages && sequence.pages[scrub_ordinal_].pin() != nullptr) ++scrub_ordinal_;
     if (scrub_ordinal_ >= sequence.sealed_pages) {
       scrub_sequence_ = SequenceId(sequence.id.value() + 1);
       scrub_ordinal_ = 0;
+      continue;
     }
+    std::vector<WrongPage> wrong;
+    CheckPayload(sequence, scrub_ordinal_++, CheckKind::kScrub, wrong);
     if (!wrong.empty()) FailOnWrong(sequence, std::move(wrong), events);
+    return true;
+  }
+  return false;
+}
+
+void Engine::Scrub(size_t max_bytes, std::vector<Event>& events) {
+  // More than once around is of no use.
+  for (uint64_t left = std::min<uint64_t>(max_bytes / pool_.layout().payload_bytes(), pool_.total_pages()); left > 0; --left) {
+    // Owned pages and those of the cache take turns.
+    scrub_cache_next_ = !scrub_cache_next_;
+    const bool found =
+        scrub_cache_next_ ? ScrubCached(events) || ScrubNextOwned(events) : ScrubNextOwned(events) || ScrubCached(events);
+    if (!found) return;
   }
 }
 

@@ -100,7 +100,7 @@ absl::Status Engine::CheckAdopted(SequenceId id, kv::CheckKind* failed) {
 absl::Status Engine::CheckContent(Sequence& sequence) {
   if (!options_.verify_content || FaultIsOn(Fault::kContentNotChecked)) return absl::OkStatus();
   std::vector<ContentSample> samples, whole;
-  for (uint32_t i = 0; i < sequence.adopted.size(); ++i) {
+  for (uint32_t i = sequence.cached_pages; i < sequence.adopted.size(); ++i) {
     if (!sequence.adopted[i].has_value()) continue;
     samples.push_back({.ordinal = i, .slot = static_cast<uint32_t>(sample_random_() % sequence.adopted[i]->tokens)});
   }

@@ -15,11 +15,13 @@ Engine::Engine(EngineOptions options, model::Executor& executor, kv::Pool& pool)
     : options_(std::move(options)),
       executor_(executor),
       pool_(pool),
+      cache_(pool),
       admission_(options_.role, pool.layout(), options_.context_tokens),
       sample_random_(options_.sample_seed) {}
 
 Engine::~Engine() {
   while (!sequences_.empty()) Release(sequences_.begin()->first);
+  cache_.Clear(NowUnderWay());
 }
 
 absl::Status Engine::CheckSpec(const SequenceSpec& spec) const {
@@ -51,18 +53,34 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
   if (absl::Status status = CheckSpec(spec); !status.ok()) return kv::Rejected{std::move(status)};
   if (FaultIsOn(Fault::kRejectGoesOn) && !Judge(spec).ok()) spec.tokens = {1};
   if (sequences_.size() >= options_.max_sequences) return kv::MustWait{};
-  kv::AdmissionResult result =
-      admission_.Admit({.prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output}, pool_.counts());
-  if (auto* rejected = std::get_if<kv::Rejected>(&result)) return std::move(*rejected);
-  if (std::holds_alternative<kv::MustWait>(result)) return kv::MustWait{};
+  // A sequence that generates computes its last token itself, and into a page of its own.
+  const size_t shareable = spec.tokens.size() - (spec.sampling.has_value() ? 1 : 0);
+  std::vector<kv::PrefixCache::Pin> cached;
+  if (options_.prefix_cache)
+    cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, shareable / pool_.layout().page_tokens());
+  const kv::AdmissionNeed need{
+      .prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output, .cached_pages = cached.size()};
+  kv::AdmissionResult result = admission_.Admit(need, pool_.counts());
+  if (!std::holds_alternative<kv::Admitted>(result)) {
+    // What retires already comes back without anybody's loss.
+    const uint64_t coming = pool_.counts().free() + pool_.counts().by_state[static_cast<size_t>(kv::PageState::kRetired)];
+    if (const uint64_t pages = admission_.PagesFor(need); std::holds_alternative<kv::MustWait>(result) && pages > coming)
+      cache_.Evict(pages - coming, NowUnderWay());
+    for (kv::PrefixCache::Pin& pin : cached) cache_.Unpin(std::move(pin), NowUnderWay());
+    if (auto* rejected = std::get_if<kv::Rejected>(&result)) return std::move(*rejected);
+    return kv::MustWait{};
+  }
   std::optional<std::vector<kv::PageHandle>> pages = pool_.Reserve(std::get<kv::Admitted>(std::move(result)));
   CD_CHECK(pages.has_value(), "admission and reservation are one action of one thread");
 
   const SequenceId id(next_sequence_++);
   auto sequence = std::make_unique<Sequence>(id, std::move(spec), pool_.layout());
-  sequence->pages = std::move(*pages);
-  for (const kv::PageHandle& page : sequence->pages) sequence->payloads.push_back(pool_.Payload(page.page()).data());
+  sequence->cached_pages = static_cast<uint32_t>(cached.size());
+  for (kv::PrefixCache::Pin& pin : cached) sequence->pages.emplace_back(std::move(pin));
+  for (kv::PageHandle& page : *pages) sequence->pages.emplace_back(std::move(page));
+  for (const PageRef& page : sequence->pages) sequence->payloads.push_back(pool_.Payload(page.page()).data());
   sequence->adopted.resize(sequence->pages.size());
+  for (uint32_t i = 0; i < sequence->cached_pages; ++i) sequence->adopted[i] = pool_.SealOf(sequence->pages[i]);
   if (sequence->generates()) {
     sequence->sampler = *model::Sampler::Create(*sequence->spec.sampling, executor_.model().info().vocabulary);
     for (TokenId token : sequence->tokens) sequence->sampler->Accept(token);
@@ -86,8 +104,28 @@ Engine::PageView Engine::PageAt(SequenceId id, uint32_t ordinal) {
 
 std::vector<std::pair<PageId, Generation>> Engine::TenuresOf(SequenceId id) const {
   std::vector<std::pair<PageId, Generation>> tenures;
-  for (const kv::PageHandle& page : const_cast<Engine*>(this)->Get(id).pages) tenures.emplace_back(page.page(), page.generation());
+  for (const PageRef& page : const_cast<Engine*>(this)->Get(id).pages) tenures.emplace_back(page.page(), page.generation());
   return tenures;
+}
+
+uint32_t Engine::CachedPages(SequenceId id) { return Get(id).cached_pages; }
+
+uint32_t Engine::CachedPagesOfPeers(SequenceId id) {
+  const Sequence& sequence = Get(id);
+  uint32_t count = 0;
+  while (count < sequence.cached_pages && sequence.pages[count].pin()->origin() != 0) ++count;
+  return count;
+}
+
+std::vector<SealedEvent> Engine::SealedPages(SequenceId id) {
+  const Sequence& sequence = Get(id);
+  std::vector<SealedEvent> sealed;
+  for (uint32_t i = 0; i < sequence.sealed_pages; ++i) {
+    const PageRef& page = sequence.pages[i];
+    sealed.push_back(
+        {.sequence = id, .ordinal = i, .page = page.page(), .generation = page.generation(), .seal = pool_.SealOf(page)});
+  }
+  return sealed;
 }
 
 void Engine::HoldForTransfer(SequenceId id, uint32_t ordinal) {
@@ -97,7 +135,7 @@ void Engine::HoldForTransfer(SequenceId id, uint32_t ordinal) {
   pool_.HoldForTransfer(sequence.pages[ordinal]);
 }
 
-absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Verified& page, WrongPage* wrong) {
+absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Verified& page, uint64_t origin, WrongPage* wrong) {
   Sequence& sequence = Get(id);
   CD_CHECK(sequence.state == SequenceState::kWaiting && ordinal < sequence.pages.size(),
            "I4: a page is adopted before its sequence runs");
@@ -113,6 +151,7 @@ absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Verified& 
     return WithFacts(std::move(status), {.code = std::string(error_code::kIntegrity)});
   }
   sequence.adopted[ordinal] = page.seal();
+  sequence.origin = origin;
   ++counters_.pages_adopted;
   return absl::OkStatus();
 }
@@ -135,18 +174,42 @@ void Engine::Run(SequenceId id) {
     if (count < page_tokens) break;
     sequence.chain = chain;
     sequence.sums.push_back(pool_.RunChecksumsOf(sequence.pages[i]).data());
-    ++sequence.sealed_pages;
+    Share(sequence, sequence.sealed_pages++);
   }
   if (FaultIsOn(Fault::kCoverageNotCounted) && sequence.generates())
     sequence.fed.assign(sequence.tokens.begin(), sequence.tokens.end() - 1);
-  CD_CHECK(sequence.covered() < sequence.tokens.size(), "the last token of a prompt is always computed here");
+  const bool complete = sequence.covered() == sequence.tokens.size();
+  CD_CHECK(!complete || !sequence.generates(), "the last token of a prompt is always computed here");
   if (options_.verify_content) {
     counters_.content_checks_due +=
-        static_cast<uint64_t>(std::ranges::count_if(sequence.adopted, [](const auto& page) { return page.has_value(); }));
+        static_cast<uint64_t>(std::ranges::count_if(sequence.adopted, [](const auto& page) { return page.has_value(); })) -
+        sequence.cached_pages;
+  }
+  if (complete) {
+    sequence.state = SequenceState::kHeld;
+    return;
   }
   sequence.state = SequenceState::kRunning;
   running_.push_back(&sequence);
 }
+
+void Engine::Share(Sequence& sequence, uint32_t ordinal) {
+  if (!options_.prefix_cache || sequence.pages[ordinal].pin() != nullptr) return;
+  const kv::PrefixCache::Pin* parent = nullptr;
+  if (ordinal > 0) {
+    // Somebody else's page stands in the tree for the one before: nothing of this sequence comes behind it.
+    parent = sequence.pages[ordinal - 1].pin();
+    if (parent == nullptr) return;
+  }
+  const uint32_t page_tokens = pool_.layout().page_tokens();
+  auto result = cache_.Insert({sequence.spec.domain, sequence.spec.domain_key}, parent,
+                              std::span(sequence.fed).subspan(size_t{ordinal} * page_tokens, page_tokens),
+                              std::get<kv::PageHandle>(sequence.pages[ordinal].Take()),
+                              sequence.adopted[ordinal].has_value() ? sequence.origin : 0);
+  sequence.pages[ordinal] = std::visit([](auto& page) { return PageRef(std::move(page)); }, result);
+}
+
+uint64_t Engine::DropOrigin(uint64_t origin) { return cache_.DropOrigin(origin, NowUnderWay()); }
 
 void Engine::Release(SequenceId id) {
   const auto found = sequences_.find(id);
@@ -158,11 +221,17 @@ void Engine::Erase(Sequence& sequence, const std::vector<PageId>& quarantine) {
   // With a row of its own still under way, the sequence is through only when the next step is.
   const bool late = FaultIsOn(Fault::kFinishedRowComputes) && sequence.generates();
   const StepEpoch epoch(steps_started_ + (late ? 1 : 0));
-  for (kv::PageHandle& page : sequence.pages) {
-    if (std::ranges::find(quarantine, page.page()) != quarantine.end()) {
-      pool_.Quarantine(std::move(page));
+  // Last pages first: whoever pins a page pins all before it.
+  for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) {
+    const bool bad = std::ranges::find(quarantine, page->page()) != quarantine.end();
+    if (bad) cache_.Condemn(page->page(), epoch);
+    auto taken = page->Take();
+    if (auto* pin = std::get_if<kv::PrefixCache::Pin>(&taken)) {
+      cache_.Unpin(std::move(*pin), epoch);
+    } else if (bad) {
+      pool_.Quarantine(std::get<kv::PageHandle>(std::move(taken)));
     } else {
-      pool_.Release(std::move(page), epoch);
+      pool_.Release(std::get<kv::PageHandle>(std::move(taken)), epoch);
     }
   }
   sequences_.erase(sequence.id);

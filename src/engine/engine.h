@@ -30,6 +30,7 @@
 #include "kv/admission.h"
 #include "kv/checks.h"
 #include "kv/pool.h"
+#include "kv/prefix_cache.h"
 #include "kv/seal.h"
 #include "model/executor.h"
 #include "model/sampler.h"
@@ -39,6 +40,7 @@ namespace cofferdam::engine {
 // What a sequence is to do. With `sampling` it generates; without, its pages are the result (a prefill worker).
 struct SequenceSpec {
   kv::Key domain_key{};
+  std::string domain{};  // its name: pages are shared only within it
   std::vector<TokenId> tokens;
   // Of `tokens`, how many at the end are earlier output of the same request: they move the draw positions.
   uint32_t resumed_tokens = 0;
@@ -84,7 +86,24 @@ struct FailedEvent {
   absl::Status status;
   std::vector<WrongPage> wrong;  // quarantined, unless its rows were wrong; none when a computation failed
 };
-using Event = std::variant<TokenEvent, FinishedEvent, SealedEvent, FailedEvent>;
+// A page that no sequence held, found wrong by the scrubber; quarantined.
+struct CachedPageWrongEvent {
+  WrongPage wrong;
+};
+using Event = std::variant<TokenEvent, FinishedEvent, SealedEvent, FailedEvent, CachedPageWrongEvent>;
+
+// Whose event it is; none's, of a cached page.
+inline SequenceId SequenceOf(const Event& event) {
+  return std::visit(
+      [](const auto& e) {
+        if constexpr (requires { e.sequence; }) {
+          return e.sequence;
+        } else {
+          return SequenceId();
+        }
+      },
+      event);
+}
 
 struct EngineCounters {
   uint64_t steps = 0;
@@ -109,7 +128,8 @@ struct EngineOptions {
   uint32_t max_sequences = 256;  // that run at once
   VerifyReads verify_reads{};
   bool verify_content = true;
-  uint64_t sample_seed = 0;  // of the tokens that CheckContent looks at; random, so that no bug can know them
+  bool prefix_cache = false;  // sealed pages stay, to be used again by sequences of the same domain
+  uint64_t sample_seed = 0;   // of the tokens that CheckContent looks at; random, so that no bug can know them
 };
 
 #ifdef COFFERDAM_FAULTS
@@ -127,7 +147,8 @@ class Engine {
   struct Started {
     SequenceId sequence;
   };
-  // Judges and reserves in one action: all pages for prompt and output, or none. A sequence that starts does nothing
+  // Judges, looks cached pages up and pins them, and reserves the rest, in one action: all pages for prompt and output, or none.
+  // Pages that are in the way are evicted then, for the next call. A sequence that starts does nothing
   // until Run or RunPrompt. Rejected carries InvalidArgument for specs that can never run.
   [[nodiscard]] std::variant<Started, kv::MustWait, kv::Rejected> Start(SequenceSpec spec);
   // The same judgement without reserving anything; OK when the spec may run here sooner or later.
@@ -143,23 +164,37 @@ class Engine {
   PageView PageAt(SequenceId sequence, uint32_t ordinal);
   // All pages of a sequence, in order, with their tenures.
   std::vector<std::pair<PageId, Generation>> TenuresOf(SequenceId sequence) const;
+  // How many of its pages, from the first, were found in the cache: nobody needs to send them. Whole pages, and never the one of
+  // the last token of a sequence that generates.
+  uint32_t CachedPages(SequenceId sequence);
+  // Of those, how many from the first came from a peer.
+  uint32_t CachedPagesOfPeers(SequenceId sequence);
+  // The sealed pages of a sequence, in order: what SealedEvents say, for those that were found in the cache.
+  std::vector<SealedEvent> SealedPages(SequenceId sequence);
   void HoldForTransfer(SequenceId sequence, uint32_t ordinal);
   // Takes page and generation since the sequence may have been released meanwhile.
   void EndTransfer(PageId page, Generation generation) { pool_.EndTransfer(page, generation); }
   // I4: joins a verified page to the page table; pages are adopted in any order. DataLoss when the tenure or the tags
   // are wrong: the page is quarantined and the sequence is gone.
   // `wrong`, unless null, then receives what was found.
-  absl::Status Adopt(SequenceId sequence, uint32_t ordinal, const kv::Verified& page, WrongPage* wrong = nullptr);
+  // `origin` names the worker that sent it, not 0.
+  absl::Status Adopt(SequenceId sequence, uint32_t ordinal, const kv::Verified& page, uint64_t origin = 1,
+                     WrongPage* wrong = nullptr);
   // Before Run, when pages were adopted. They must be named by the sequence's own tokens; and, with
   // EngineOptions::verify_content, layer 0's K and V of a token of every page, now and then of all tokens of one, are computed
   // again and compared: a seal proves which tokens a page was made for, not that its numbers are theirs. DataLoss when something
   // differs; the sequence keeps its pages, for the caller to release: the fault is the source's.
   // `failed`, unless null, then receives which check it was.
   absl::Status CheckAdopted(SequenceId sequence, kv::CheckKind* failed = nullptr);
-  // I5: lets the sequence run. Tokens in adopted pages, counted from the start without a gap, are not computed again.
+  // I5: lets the sequence run; a prefill-only one whose pages were all found is done at once. Tokens in adopted pages, counted from
+  // the start without a gap, are not computed again.
   void Run(SequenceId sequence);
 
-  // Ends a sequence, in any state; its pages retire. Ids that are gone are ignored.
+  // The pages of this worker do not hold what they should: none of them in the cache, nor any behind them, is used again. Returns
+  // how many those were.
+  uint64_t DropOrigin(uint64_t origin);
+
+  // Ends a sequence, in any state; its pages retire, or stay in the cache. Ids that are gone are ignored.
   void Release(SequenceId sequence);
 
 #ifdef COFFERDAM_FAULTS
@@ -184,6 +219,7 @@ class Engine {
 
   const EngineCounters& counters() const { return counters_; }
   const kv::Pool& pool() const { return pool_; }
+  const kv::PrefixCache& cache() const { return cache_; }
   uint64_t context_tokens() const { return admission_.context_tokens(pool_.counts()); }
   size_t sequences() const { return sequences_.size(); }
   size_t running() const { return running_.size(); }
@@ -204,6 +240,9 @@ class Engine {
   };
 
   Sequence& Get(SequenceId id);
+  StepEpoch NowUnderWay() const { return StepEpoch(steps_started_); }
+  // Makes the page of this ordinal, just sealed or adopted, one that sequences of the domain may share.
+  void Share(Sequence& sequence, uint32_t ordinal);
   absl::Status Judge(const SequenceSpec& spec) const;
   std::vector<Slice> Compose();
   // Checks (checks.cc). Each appends what is wrong.
@@ -212,6 +251,10 @@ class Engine {
   void CheckPayload(Sequence& sequence, uint32_t ordinal, kv::CheckKind kind, std::vector<WrongPage>& wrong);
   void CheckBeforeStep(std::vector<Slice>& slices, std::vector<Event>& events);
   void CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& events);
+  void CheckReadBytes(const Slice& slice, size_t table, std::vector<WrongPage>& wrong);
+  // Each looks at one page; false when there is none.
+  bool ScrubNextOwned(std::vector<Event>& events);
+  bool ScrubCached(std::vector<Event>& events);
   void CountDue(const std::vector<Slice>& slices);
   void CheckSampledPages(std::vector<Slice>& slices, std::vector<std::vector<WrongPage>>& wrong);
   // Of adopted pages (content.cc).
@@ -231,6 +274,7 @@ class Engine {
   EngineOptions options_;
   model::Executor& executor_;
   kv::Pool& pool_;
+  kv::PrefixCache cache_;
   kv::Admission admission_;
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;  // oldest first
@@ -260,6 +304,8 @@ class Engine {
   // Where the scrubber goes on.
   SequenceId scrub_sequence_;
   uint32_t scrub_ordinal_ = 0;
+  PageId scrub_page_;
+  bool scrub_cache_next_ = false;
 };
 
 }  // namespace cofferdam::engine

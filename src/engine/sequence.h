@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <optional>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "engine/engine.h"
@@ -21,6 +23,25 @@ class CheckTimer {
  private:
   std::chrono::nanoseconds& sum_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// One entry of a page table: a page that the sequence owns alone, or one of the prefix cache.
+class PageRef {
+ public:
+  explicit PageRef(kv::PageHandle handle) : ref_(std::move(handle)) {}
+  explicit PageRef(kv::PrefixCache::Pin pin) : ref_(std::move(pin)) {}
+  const kv::PageHandle& handle() const { return pin() != nullptr ? pin()->handle() : std::get<kv::PageHandle>(ref_); }
+  operator const kv::PageHandle&() const { return handle(); }  // NOLINT: the pool asks for nothing else
+  PageId page() const { return handle().page(); }
+  Generation generation() const { return handle().generation(); }
+  // Null: owned alone.
+  const kv::PrefixCache::Pin* pin() const { return std::get_if<kv::PrefixCache::Pin>(&ref_); }
+  bool bad() const { return pin() != nullptr && pin()->bad(); }
+  // Takes the page out; only then may this be destroyed.
+  std::variant<kv::PageHandle, kv::PrefixCache::Pin> Take() { return std::move(ref_); }
+
+ private:
+  std::variant<kv::PageHandle, kv::PrefixCache::Pin> ref_;
 };
 
 enum class SequenceState {
@@ -47,10 +68,12 @@ struct Engine::Sequence {
   uint32_t generated = 0;
 
   // The page table: handles in order, and the payload addresses that the executor reads.
-  std::vector<kv::PageHandle> pages;
+  std::vector<PageRef> pages;
   std::vector<std::byte*> payloads;
   std::vector<const uint64_t*> sums;             // run checksums of the sealed pages, [sealed_pages]
   std::vector<std::optional<kv::Seal>> adopted;  // by ordinal
+  uint32_t cached_pages = 0;                     // from the start: found in the prefix cache
+  uint64_t origin = 0;                           // of the adopted pages behind those
   uint32_t sealed_pages = 0;                     // from the start, without a gap
   kv::IdentityChain chain;                       // stands behind the last sealed page
   std::optional<model::Sampler> sampler;

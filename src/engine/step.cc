@@ -40,7 +40,7 @@ absl::StatusOr<std::span<const float>> Engine::Compute(std::vector<Slice>& slice
     if (options_.verify_reads.mode == VerifyReads::Mode::kFull) sums_.push_back(sequence.sums);
     const uint64_t first = sequence.covered();
     for (uint64_t position = first; position < first + slice.rows; ++position) {
-      const kv::PageHandle& page = sequence.pages[position / pool_.layout().page_tokens()];
+      const PageRef& page = sequence.pages[position / pool_.layout().page_tokens()];
       if (pool_.StateOf(page.page()) == kv::PageState::kReserved) pool_.MarkFilling(page);
       CD_CHECK(pool_.StateOf(page.page()) == kv::PageState::kFilling, "a sealed page is never written");
       rows_.push_back({.token = placeholder ? 1 : sequence.tokens[position],
@@ -116,7 +116,7 @@ void Engine::SealFullPages(Sequence& sequence, std::vector<Event>& events) {
     const uint64_t start = uint64_t{sequence.sealed_pages} * page_tokens;
     const uint64_t count = std::min<uint64_t>(sequence.covered() - start, page_tokens);
     if (count == 0 || (count < page_tokens && !complete)) return;
-    const kv::PageHandle& page = sequence.pages[sequence.sealed_pages];
+    const PageRef& page = sequence.pages[sequence.sealed_pages];
     if (FaultIsOn(Fault::kCoverageNotCounted) && pool_.StateOf(page.page()) == kv::PageState::kReserved) pool_.MarkFilling(page);
     // The identity is what was fed, never what was asked for.
     const TokenId* const named = FaultIsOn(Fault::kIdentityFromRequest) ? sequence.tokens.data() : sequence.fed.data();
@@ -133,6 +133,7 @@ void Engine::SealFullPages(Sequence& sequence, std::vector<Event>& events) {
     }
     ++sequence.sealed_pages;
     if (count < page_tokens) return;
+    Share(sequence, sequence.sealed_pages - 1);
   }
 }
 
@@ -166,7 +167,7 @@ void Engine::AddLateRow(const Sequence& sequence) {
                         .payloads = sequence.payloads,
                         .token = sequence.tokens.back(),
                         .position = static_cast<uint32_t>(sequence.tokens.size() - 1)});
-  for (const kv::PageHandle& page : sequence.pages) late_rows_.back().tenures.emplace_back(page.page(), page.generation());
+  for (const PageRef& page : sequence.pages) late_rows_.back().tenures.emplace_back(page.page(), page.generation());
 }
 
 // A batch of its own, before that of the step: what they write lies there when the step reads.

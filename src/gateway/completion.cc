@@ -157,6 +157,7 @@ v1::GenerateRequest Completion::WorkerRequest() {
   request.set_domain(domain_);
   request.mutable_tokens()->Add(prompt_.begin(), prompt_.end());
   request.set_max_tokens(max_tokens_);
+  request.set_cache_salt(request_.cache_salt);
   *request.mutable_sampling() = request_.sampling;
   request.set_finish_transfer_on_disconnect(service_.options.finish_transfer_on_disconnect);
   if (!request_.ignore_eos) {
@@ -297,6 +298,7 @@ Usage Completion::UsageSoFar() const {
   Usage usage;
   usage.prompt_tokens = prompt_.size();
   usage.completion_tokens = generated_;
+  if (!service_.options.hide_cached_tokens) usage.cached_tokens = generation_->cached_tokens();
   return usage;
 }
 

@@ -140,6 +140,7 @@ std::optional<Generation::Event> Generation::OnAccepted(const v1::Accepted& acce
   service_.metrics.pages_verified_total += accepted.pages_verified();
   verified_.AddPages(accepted.pages_verified());
   if (std::exchange(accepted_, true)) return std::nullopt;
+  cached_tokens_ = std::min<uint64_t>(accepted.cached_tokens(), sent);
   Event event;
   event.kind = Kind::kAccepted;
   return event;

@@ -48,6 +48,8 @@ class Generation {
   // What the attempts so far have told: pages with kAccepted, checks with kFinished. A worker that died, or was stopped
   // early, told nothing of its checks.
   const VerifiedPages& verified() const { return verified_; }
+  // Of the prompt: found in a prefix cache by the attempt that was accepted first, what the client waited for.
+  uint64_t cached_tokens() const { return cached_tokens_; }
   const std::vector<TokenId>& tokens() const { return received_; }
   uint64_t last_attempt() const { return attempt_.counter(); }
 
@@ -79,6 +81,7 @@ class Generation {
   bool accepted_ = false;    // by any attempt; the client was told
   bool cancelled_ = false;
   int retries_ = 0;
+  uint64_t cached_tokens_ = 0;
   VerifiedPages verified_;
   std::chrono::steady_clock::time_point launch_at_{};
   std::vector<TokenId> received_;

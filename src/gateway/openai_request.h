@@ -29,6 +29,7 @@ struct CompletionRequest {
   bool echo = false;
   bool stream = false;
   bool include_usage = false;
+  std::string cache_salt;  // narrows the isolation domain
   v1::Sampling sampling;
 };
 

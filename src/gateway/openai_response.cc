@@ -13,8 +13,11 @@ std::string Start(const ResponseWriter::Header& header, std::string_view object)
 }
 
 std::string UsageJson(const Usage& usage) {
+  std::string details;
+  if (usage.cached_tokens.has_value())
+    details = absl::StrCat(",\"prompt_tokens_details\":{\"cached_tokens\":", *usage.cached_tokens, "}");
   return absl::StrCat("{\"prompt_tokens\":", usage.prompt_tokens, ",\"completion_tokens\":", usage.completion_tokens,
-                      ",\"total_tokens\":", usage.prompt_tokens + usage.completion_tokens, "}");
+                      ",\"total_tokens\":", usage.prompt_tokens + usage.completion_tokens, details, "}");
 }
 
 }  // namespace

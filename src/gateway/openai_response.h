@@ -3,6 +3,7 @@
 #define COFFERDAM_GATEWAY_OPENAI_RESPONSE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,7 @@ namespace cofferdam::gateway {
 struct Usage {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
+  std::optional<uint64_t> cached_tokens{};  // of the prompt; none: not said
 };
 
 // Writes the answers of one request. What stays the same in every chunk is prepared once. Not thread-safe.

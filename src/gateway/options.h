@@ -23,6 +23,7 @@ struct GatewayOptions {
   std::vector<std::string> prefill_addresses;
   std::vector<std::string> api_keys;  // empty: open to all, with the one isolation domain "default"
   bool finish_transfer_on_disconnect = false;
+  bool hide_cached_tokens = false;  // usage does not say how many prompt tokens were found in the prefix cache
   int threads = 1;
 
   size_t max_connections = 4096;

@@ -21,9 +21,13 @@ absl::Status Admission::CheckContext(const AdmissionNeed& need, const PoolCounts
   return absl::OkStatus();
 }
 
+uint64_t Admission::PagesFor(const AdmissionNeed& need) const {
+  return layout_.PagesFor(need.prompt_tokens + need.output_tokens) - need.cached_pages;
+}
+
 AdmissionResult Admission::Admit(const AdmissionNeed& need, const PoolCounts& pool) const {
   if (absl::Status status = CheckContext(need, pool); !status.ok()) return Rejected{std::move(status)};
-  const uint64_t pages = layout_.PagesFor(need.prompt_tokens + need.output_tokens);
+  const uint64_t pages = PagesFor(need);
   if (pages > pool.free()) return MustWait{};
   return Admitted(pages);
 }

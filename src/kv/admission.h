@@ -24,6 +24,7 @@ using AdmissionResult = std::variant<Admitted, MustWait, Rejected>;
 struct AdmissionNeed {
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
+  uint64_t cached_pages = 0;  // at the beginning of the prompt, pinned already
 };
 
 // Judges requests against one worker's measured capacity. Stateless beside its limits; one thread.
@@ -34,8 +35,11 @@ class Admission {
       : role_(std::move(role)), layout_(layout), context_tokens_(context_tokens) {}
 
   // Rejected with context_length_exceeded (both numbers in it) when prompt + output exceed the context or can never
-  // fit the usable pages; MustWait when fewer pages are free than needed; otherwise Admitted for exactly those pages.
+  // fit the usable pages; MustWait when fewer pages are free than needed; otherwise Admitted for exactly those pages, less the
+  // cached ones.
   [[nodiscard]] AdmissionResult Admit(const AdmissionNeed& need, const PoolCounts& pool) const;
+  // How many pages Admit asks for.
+  uint64_t PagesFor(const AdmissionNeed& need) const;
   // The first half of the rule alone: may this ever be served here?
   absl::Status CheckContext(const AdmissionNeed& need, const PoolCounts& pool) const;
 

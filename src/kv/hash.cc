@@ -34,19 +34,25 @@ Digest128 KeyedHasher::Finish() {
   return digest;
 }
 
-Key DomainKey(const Key& cluster_secret, std::string_view domain) {
-  if (FaultIsOn(Fault::kCrossDomainKey)) domain = {};
+Key DomainKey(const Key& cluster_secret, std::string_view domain, std::string_view salt) {
+  if (FaultIsOn(Fault::kCrossDomainKey)) domain = salt = {};
   Key key;
   crypto_generichash_blake2b_state state;
-  static constexpr std::string_view kPurpose = "cofferdam domain key v1";
+  static constexpr std::string_view kPurpose = "cofferdam domain key v2";
   crypto_generichash_blake2b_init(&state, cluster_secret.data(), cluster_secret.size(), key.size());
-  for (std::string_view field : {kPurpose, domain}) {
+  for (std::string_view field : {kPurpose, domain, salt}) {
     const uint64_t size = field.size();
     crypto_generichash_blake2b_update(&state, reinterpret_cast<const uint8_t*>(&size), sizeof size);
     crypto_generichash_blake2b_update(&state, reinterpret_cast<const uint8_t*>(field.data()), field.size());
   }
   crypto_generichash_blake2b_final(&state, key.data(), key.size());
   return key;
+}
+
+std::string DomainName(std::string_view domain, std::string_view salt) {
+  std::string name(domain);
+  if (!salt.empty()) name.append(1, '\0').append(salt);
+  return name;
 }
 
 }  // namespace cofferdam::kv

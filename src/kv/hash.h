@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "kv/layout.h"
@@ -29,8 +30,10 @@ class KeyedHasher {
   crypto_generichash_blake2b_state state_{};
 };
 
-// The key of one isolation domain, from the cluster's secret and the domain's id.
-Key DomainKey(const Key& cluster_secret, std::string_view domain);
+// The key of one isolation domain, from the cluster's secret, the domain's id, and the salt that a request narrows it with.
+Key DomainKey(const Key& cluster_secret, std::string_view domain, std::string_view salt = {});
+// The name of such a domain. Domain ids have no zero byte in them.
+std::string DomainName(std::string_view domain, std::string_view salt);
 
 }  // namespace cofferdam::kv
 

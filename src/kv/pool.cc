@@ -35,6 +35,8 @@ std::string_view ToString(PageState state) {
       return "filling";
     case PageState::kSealed:
       return "sealed";
+    case PageState::kCached:
+      return "cached";
     case PageState::kRetired:
       return "retired";
     case PageState::kQuarantined:
@@ -172,6 +174,18 @@ absl::Status Pool::Adopt(const PageHandle& handle, const Verified& verified) {
   return absl::OkStatus();
 }
 
+void Pool::MarkCached(const PageHandle& handle) {
+  PageRecord& record = Owned(handle);
+  CD_CHECK(record.state == PageState::kSealed && record.transfers == 0, "only a sealed page is cached");
+  Move(record, PageState::kCached);
+}
+
+void Pool::MarkUsed(const PageHandle& handle) {
+  PageRecord& record = Owned(handle);
+  CD_CHECK(record.state == PageState::kCached, "only a cached page is taken out of the cache");
+  Move(record, PageState::kSealed);
+}
+
 void Pool::HoldForTransfer(const PageHandle& handle) { ++Owned(handle).transfers; }
 
 void Pool::EndTransfer(PageId page, Generation generation) {
@@ -250,7 +264,7 @@ std::span<const std::byte> Pool::Payload(PageId page) const { return {Base(page)
 
 const Seal& Pool::SealOf(const PageHandle& handle) const {
   const PageRecord& record = Owned(handle);
-  CD_CHECK(record.state == PageState::kSealed, "only a sealed page has a seal");
+  CD_CHECK(record.state == PageState::kSealed || record.state == PageState::kCached, "only a sealed page has a seal");
   return record.seal;
 }
 

@@ -3,9 +3,11 @@
 // Life of a page:
 //
 //   free ──Reserve──▶ reserved ──MarkFilling──▶ filling ──Seal──▶ sealed
-//     ▲                   │  └──Adopt (verified bytes of a peer)──────▲│
-//     │                   ▼                                           ▼▼
-//     └──Reclaim──── retired ◀────────────── Release ─────────────────┘      any owned page ──▶ quarantined
+//     ▲                   │  └──Adopt (verified bytes of a peer)──────▲│ ◀─MarkUsed, MarkCached─▶ cached
+//     │                   ▼                                           ▼▼                             │
+//     └──Reclaim──── retired ◀────────────── Release ─────────────────┴──────────────────────────────┘
+//
+// and any owned page ──▶ quarantined. A cached page is a sealed one that nobody reads: only the prefix cache holds it.
 //
 // Invariants kept here: I2 (one owner, generations never reused), I7 (a released page is free again only after every
 // step that could touch it has passed, every transfer count is down, and it has been zeroed), I9 (conservation).
@@ -31,8 +33,8 @@
 
 namespace cofferdam::kv {
 
-enum class PageState : uint8_t { kFree, kReserved, kFilling, kSealed, kRetired, kQuarantined };
-inline constexpr size_t kPageStates = 6;
+enum class PageState : uint8_t { kFree, kReserved, kFilling, kSealed, kCached, kRetired, kQuarantined };
+inline constexpr size_t kPageStates = 7;
 std::string_view ToString(PageState state);
 
 // A tenure of one page: the move-only right to use it. Destroying a handle that was not released is a broken
@@ -123,6 +125,10 @@ class Pool {
   // verified. Checks the tenure and both tags again; returns DataLoss when they are wrong: the caller quarantines the page.
   absl::Status Adopt(const PageHandle& handle, const Verified& verified);
 
+  // sealed → cached and back: whether somebody uses a page of the prefix cache.
+  void MarkCached(const PageHandle& handle);
+  void MarkUsed(const PageHandle& handle);
+
   // A read into (or out of) the page is outstanding; a held page does not return before the count is zero.
   void HoldForTransfer(const PageHandle& handle);
   void EndTransfer(PageId page, Generation generation);
@@ -159,7 +165,7 @@ class Pool {
   size_t PayloadOffset(PageId page) const { return page.value() * layout_.page_bytes() + kTagBytes; }
   PageState StateOf(PageId page) const { return pages_[page.value()].state; }
   Generation GenerationOf(PageId page) const { return pages_[page.value()].generation; }
-  // Sealed pages only.
+  // Sealed and cached pages only.
   const Seal& SealOf(const PageHandle& handle) const;
   // Of a sealed page, as they were when it was sealed or verified: [layout().runs()]. Stays where it is while the page is sealed.
   std::span<const uint64_t> RunChecksumsOf(const PageHandle& handle) const;

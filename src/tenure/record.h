@@ -34,6 +34,7 @@ inline constexpr size_t kMaxWordsBytes = 512;  // everything else
 
 // `Incident::action`, as the report knows them; another text is shown as it stands.
 inline constexpr std::string_view kActionEnded = "request ended, page quarantined";
+inline constexpr std::string_view kActionQuarantined = "cached page quarantined, not used again";
 inline constexpr std::string_view kActionRetired = "page retired, tried again elsewhere";
 
 // Whose record it is. Log::Append fills it in; a time other than 0 stays.

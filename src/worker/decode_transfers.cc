@@ -45,13 +45,17 @@ void DecodeWorker::OpenHandoff(Request& request) {
   }
   const std::span<const TokenId> covered(request.spec.tokens.data(), request.spec.tokens.size() - 1);
   const auto beat = std::chrono::milliseconds(core_->options().heartbeat_ms);
-  request.reader = request.peer->state().reader;
+  const uint32_t first_page = core_->engine().CachedPages(*request.sequence);
+  const PrefillPeer::State peer = request.peer->state();
+  request.reader = peer.reader;
+  request.origin = peer.info.boot_id();
   request.handoff_attempt = {.boot_id = core_->boot_id(), .counter = next_handoff_++};
   request.handoff = std::make_unique<handoff::DecodeHandoff>(
       handoff::DecodeHandoff::Options{.attempt = request.handoff_attempt,
                                       .layout_id = core_->layout().id(),
                                       .identities = kv::PageIdentities(request.spec.domain_key, core_->layout(), covered),
                                       .covered_tokens = covered.size(),
+                                      .first_page = first_page,
                                       .page_tokens = core_->layout().page_tokens(),
                                       .page_bytes = core_->layout().payload_bytes(),
                                       .silence_limit = beat * kSilentBeats,
@@ -68,6 +72,8 @@ void DecodeWorker::OpenHandoff(Request& request) {
   open.mutable_open()->set_domain(request.domain);
   open.mutable_open()->set_layout_id(ToWire(core_->layout().id()));
   open.mutable_open()->mutable_tokens()->Assign(covered.begin(), covered.end());
+  open.mutable_open()->set_first_page(first_page);
+  open.mutable_open()->set_cache_salt(request.cache_salt);
   const RequestId id = request.id;
   const uint64_t serial = request.handoff_attempt.counter;
   CountCalls(+1);
@@ -216,7 +222,7 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
       IssueRead(*request, *read);
     } else if (const auto* adopt = std::get_if<handoff::Adopt>(&action)) {
       engine::WrongPage wrong;
-      absl::Status status = core_->engine().Adopt(*request->sequence, adopt->ordinal, adopt->page, &wrong);
+      absl::Status status = core_->engine().Adopt(*request->sequence, adopt->ordinal, adopt->page, request->origin, &wrong);
       if (!status.ok()) {
         // The engine has let the sequence go and has quarantined the page.
         log::error("request {}: {}", request->request_id, std::string(status.message()));
@@ -261,6 +267,9 @@ void DecodeWorker::OnWrongPages(Request& request, kv::CheckKind check, const abs
   const auto first = core_->engine().PageAt(*request.sequence, 0);  // which one it is was not asked
   RecordOnTheWay(request, check, first.page, first.generation,
                  absl::StrCat(std::string(status.message()), "; from ", request.peer->address()));
+  // Whatever else that worker sent may be as wrong.
+  if (const uint64_t dropped = core_->engine().DropOrigin(request.origin); dropped > 0)
+    log::error("{} cached pages that prefill worker {} sent are not used again", dropped, request.peer->address());
   request.retry = !request.abandoned && request.handoffs < kMaxHandoffs && WhyNotReady().empty();
   if (!request.retry) return Finish(request, status);
   OnReleased(request);

@@ -17,6 +17,8 @@
 namespace cofferdam::worker {
 namespace {
 
+// A prompt's token that is computed here delays the tokens of others; one at a prefill worker does not.
+constexpr uint64_t kLocalTokenCost = 4;
 constexpr auto kPublishEvery = std::chrono::milliseconds(10);
 
 template <typename... Ts>
@@ -111,6 +113,16 @@ bool DecodeWorker::NeedsHandoff(const engine::SequenceSpec& spec) const {
   return spec.tokens.size() - 1 >= std::max<uint64_t>(1, local == 0 ? core_->layout().page_tokens() : local);
 }
 
+// What a prefill worker would have to compute is guessed: it may still hold what it once sent, and holds no page of an answer.
+bool DecodeWorker::IsCheaperHere(const Request& request) {
+  const uint32_t page_tokens = core_->layout().page_tokens();
+  const uint64_t covered = request.spec.tokens.size() - 1;
+  const uint64_t here = covered - request.cached_tokens;
+  const uint64_t there = covered - uint64_t{core_->engine().CachedPagesOfPeers(*request.sequence)} * page_tokens;
+  const uint32_t local = core_->options().local_prefill_tokens;
+  return here < std::max<uint64_t>(1, local == 0 ? page_tokens : local) || here * kLocalTokenCost <= there;
+}
+
 absl::Status DecodeWorker::Judge(const engine::SequenceSpec& spec) {
   if (absl::Status status = core_->engine().CheckSpec(spec); !status.ok()) return status;
   if (queue_.size() >= core_->options().max_queue) {
@@ -147,7 +159,8 @@ void DecodeWorker::OnNew(std::shared_ptr<GenerateStream> stream, v1::GenerateReq
     stream->End(ToGrpc(status));
     return;
   }
-  spec->domain_key = kv::DomainKey(core_->options().cluster_secret, wire.domain());
+  spec->domain_key = kv::DomainKey(core_->options().cluster_secret, wire.domain(), wire.cache_salt());
+  spec->domain = kv::DomainName(wire.domain(), wire.cache_salt());
   const RequestId id = stream->id();
   Request& request = requests_[id];
   request.id = id;
@@ -156,6 +169,7 @@ void DecodeWorker::OnNew(std::shared_ptr<GenerateStream> stream, v1::GenerateReq
   request.spec = *std::move(spec);
   request.request_id = wire.request_id();
   request.domain = wire.domain();
+  request.cache_salt = wire.cache_salt();
   request.finish_transfer = wire.finish_transfer_on_disconnect();
   queue_.push_back(id);
   StartWaiting();
@@ -184,7 +198,9 @@ void DecodeWorker::StartWaiting() {
 }
 
 void DecodeWorker::Begin(Request& request) {
-  if (NeedsHandoff(request.spec)) return OpenHandoff(request);
+  const uint32_t cached = core_->engine().CachedPages(*request.sequence);
+  request.cached_tokens = cached * core_->layout().page_tokens();
+  if (NeedsHandoff(request.spec) && !IsCheaperHere(request)) return OpenHandoff(request);
   ++counters_.local_prefills;
   core_->engine().Run(*request.sequence);
   Accept(request);
@@ -209,6 +225,7 @@ void DecodeWorker::Accept(Request& request) {
   *event.mutable_attempt() = request.attempt;
   event.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(request.spec.tokens.size() - request.spec.resumed_tokens));
   event.mutable_accepted()->set_pages_verified(request.pages_verified);
+  event.mutable_accepted()->set_cached_tokens(request.cached_tokens);
   request.stream->Send(std::move(event));
 }
 
@@ -247,7 +264,12 @@ void DecodeWorker::OnCancelled(RequestId id) {
 
 void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
   for (const engine::Event& event : events) {
-    const SequenceId sequence = std::visit([](const auto& e) { return e.sequence; }, event);
+    if (const auto* cached = std::get_if<engine::CachedPageWrongEvent>(&event)) {
+      core_->ledger().OnWrong(SequenceId(), {&cached->wrong, 1}, tenure::kActionQuarantined,
+                              "a cached page, found by the scrubber");
+      continue;
+    }
+    const SequenceId sequence = SequenceOf(event);
     const auto found = by_sequence_.find(sequence);
     if (found == by_sequence_.end()) continue;
     Request& request = requests_.at(found->second);
@@ -279,6 +301,7 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
                      Finish(request, failed.status);
                    },
                    [](const engine::SealedEvent&) {},
+                   [](const engine::CachedPageWrongEvent&) {},
                },
                event);
   }

@@ -55,13 +55,15 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
     std::shared_ptr<GenerateStream> stream;
     v1::Attempt attempt;  // the gateway's
     engine::SequenceSpec spec;
-    std::string request_id, domain;
+    std::string request_id, domain, cache_salt;
+    uint32_t cached_tokens = 0;  // of its sequence
     bool finish_transfer = false;
     bool abandoned = false;  // its client is gone, and it runs to its first token only
 
     std::optional<SequenceId> sequence;
     std::shared_ptr<PrefillPeer> peer;
     std::shared_ptr<fabric::Reader> reader;
+    uint64_t origin = 0;  // the peer's boot id
     std::shared_ptr<PrefillCall> call;
     std::unique_ptr<handoff::DecodeHandoff> handoff;
     handoff::AttemptId handoff_attempt;  // ours, for the prefill worker
@@ -75,6 +77,8 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   // Admission and queue.
   absl::Status Judge(const engine::SequenceSpec& spec);
   bool NeedsHandoff(const engine::SequenceSpec& spec) const;
+  // Given what the cache holds: whether the rest of the prompt is computed here.
+  bool IsCheaperHere(const Request& request);
   void StartWaiting();
   void Begin(Request& request);
 

@@ -65,7 +65,10 @@ absl::StatusOr<engine::SequenceSpec> PrefillWorker::SpecOf(const v1::PrefillRequ
     return absl::InvalidArgumentError(absl::StrCat("request id and domain have at most ", kMaxIdBytes, " bytes"));
   }
   engine::SequenceSpec spec;
-  spec.domain_key = kv::DomainKey(core_->options().cluster_secret, open.domain());
+  if (open.cache_salt().size() > kMaxIdBytes)
+    return absl::InvalidArgumentError(absl::StrCat("cache_salt has at most ", kMaxIdBytes, " bytes"));
+  spec.domain_key = kv::DomainKey(core_->options().cluster_secret, open.domain(), open.cache_salt());
+  spec.domain = kv::DomainName(open.domain(), open.cache_salt());
   spec.tokens.assign(open.tokens().begin(), open.tokens().end());
   return spec;
 }
@@ -133,6 +136,8 @@ void PrefillWorker::StartWaiting() {
       core_->ledger().OnStarted(core_->engine(), *run.sequence, OwnerOf(run));
       core_->engine().Run(*run.sequence);
       run.handoff->OnReserved(actions);
+      if (auto found = Announce(core_->engine().SealedPages(*run.sequence)); !found.empty())
+        run.handoff->OnSealed(std::move(found), actions);
     }
     Act(id, actions);
   }
@@ -172,15 +177,26 @@ void PrefillWorker::Act(RunId id, handoff::PrefillActions& actions) {
   }
 }
 
+std::vector<handoff::AnnouncedPage> PrefillWorker::Announce(const std::vector<engine::SealedEvent>& sealed) const {
+  std::vector<handoff::AnnouncedPage> pages;
+  for (const engine::SealedEvent& page : sealed) {
+    pages.push_back({.ordinal = page.ordinal,
+                     .source = {.region = core_->boot_id(),
+                                .offset = core_->pool().PayloadOffset(page.page),
+                                .generation = page.generation.value()},
+                     .seal = page.seal});
+  }
+  return pages;
+}
+
 void PrefillWorker::OnEvents(const std::vector<engine::Event>& events) {
-  std::map<SequenceId, std::vector<handoff::AnnouncedPage>> sealed;
+  std::map<SequenceId, std::vector<engine::SealedEvent>> sealed;
   for (const engine::Event& event : events) {
     if (const auto* page = std::get_if<engine::SealedEvent>(&event)) {
-      sealed[page->sequence].push_back({.ordinal = page->ordinal,
-                                        .source = {.region = core_->boot_id(),
-                                                   .offset = core_->pool().PayloadOffset(page->page),
-                                                   .generation = page->generation.value()},
-                                        .seal = page->seal});
+      sealed[page->sequence].push_back(*page);
+    } else if (const auto* cached = std::get_if<engine::CachedPageWrongEvent>(&event)) {
+      core_->ledger().OnWrong(SequenceId(), {&cached->wrong, 1}, tenure::kActionQuarantined,
+                              "a cached page, found by the scrubber");
     } else if (const auto* failed = std::get_if<engine::FailedEvent>(&event)) {
       const RunId id = by_sequence_.at(failed->sequence);
       by_sequence_.erase(failed->sequence);
@@ -197,7 +213,7 @@ void PrefillWorker::OnEvents(const std::vector<engine::Event>& events) {
     const auto found = by_sequence_.find(sequence);
     if (found == by_sequence_.end()) continue;
     handoff::PrefillActions actions;
-    runs_.at(found->second).handoff->OnSealed(std::move(pages), actions);
+    runs_.at(found->second).handoff->OnSealed(Announce(pages), actions);
     Act(found->second, actions);
   }
 }

@@ -57,6 +57,7 @@ class PrefillWorker final : public v1::Prefill::CallbackService, public LoopClie
 
   explicit PrefillWorker(std::unique_ptr<WorkerCore> core);
   absl::StatusOr<engine::SequenceSpec> SpecOf(const v1::PrefillRequest& request) const;
+  std::vector<handoff::AnnouncedPage> Announce(const std::vector<engine::SealedEvent>& sealed) const;
   void Act(RunId id, handoff::PrefillActions& actions);
   static Ledger::Owner OwnerOf(const Running& run);
   void StartWaiting();

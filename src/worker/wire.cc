@@ -66,8 +66,8 @@ absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire) {
   }
   if (wire.stop_tokens_size() > kMaxStopTokens)
     return absl::InvalidArgumentError(absl::StrCat("at most ", kMaxStopTokens, " stop tokens are allowed"));
-  if (wire.request_id().size() > kMaxIdBytes || wire.domain().size() > kMaxIdBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("request id and domain have at most ", kMaxIdBytes, " bytes"));
+  if (wire.request_id().size() > kMaxIdBytes || wire.domain().size() > kMaxIdBytes || wire.cache_salt().size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("request id, domain and cache_salt have at most ", kMaxIdBytes, " bytes each"));
   }
   engine::SequenceSpec spec;
   spec.tokens.assign(wire.tokens().begin(), wire.tokens().end());

@@ -115,6 +115,7 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
                                                                          .max_sequences = options.max_sequences,
                                                                          .verify_reads = options.verify_reads,
                                                                          .verify_content = options.verify_content,
+                                                                         .prefix_cache = options.prefix_cache,
                                                                          .sample_seed = RandomId()},
                                                    *core->executor_, *core->pool_);
 #ifdef COFFERDAM_FAULTS
@@ -217,6 +218,14 @@ void WorkerCore::AddMetrics(const kv::CheckCounts& checks, v1::WorkerInfo& info)
                                    "Time of the engine's thread in checks; bytes checked while attention reads them come on top");
   add("kv_pages_adopted_total", Metric::COUNTER, done.pages_adopted, "Pages adopted from a peer");
   add("kv_pages_sealed_total", Metric::COUNTER, done.pages_sealed, "Pages sealed");
+  const kv::PrefixCacheCounters& cache = engine_->cache().counters();
+  add("prefix_cache_lookup_tokens_total", Metric::COUNTER, cache.looked_up_tokens,
+      "Prompt tokens in whole pages that were looked up in the prefix cache");
+  add("prefix_cache_hit_tokens_total", Metric::COUNTER, cache.hit_tokens, "Prompt tokens that were found there");
+  add("prefix_cache_inserted_pages_total", Metric::COUNTER, cache.inserted_pages, "Pages that entered the prefix cache");
+  add("prefix_cache_evicted_pages_total", Metric::COUNTER, cache.evicted_pages, "Pages evicted to make room");
+  add("prefix_cache_dropped_pages_total", Metric::COUNTER, cache.dropped_pages,
+      "Pages that are not used again since a check failed, of them or of the worker that sent them");
   for (const auto& [reason, count] : ledger_->refused()) {
     *info.add_metrics() = MakeMetric("requests_refused_total", Metric::COUNTER, static_cast<double>(count),
                                      "Requests refused before they owned a page, by the code of their error", {{"reason", reason}});

@@ -43,7 +43,8 @@ struct WorkerOptions {
   uint32_t local_prefill_tokens = 0;                // decode: prompts with a shorter rest are computed here; 0: one page
   size_t transfer_window_bytes = size_t{32} << 20;  // decode: of reads in flight, per peer
   engine::VerifyReads verify_reads{};
-  bool verify_content = true;                            // decode
+  bool verify_content = true;  // decode
+  bool prefix_cache = true;
   uint64_t scrub_bytes_per_second = uint64_t{16} << 20;  // 0: nothing is scrubbed
   std::string tenure_log;                                // folder; empty: none is kept
   tenure::Retention tenure_retention{};

@@ -322,7 +322,7 @@ class Campaign {
     });
   }
   void Handle(const engine::Event& event) {
-    const SequenceId id = std::visit([](const auto& e) { return e.sequence; }, event);
+    const SequenceId id = engine::SequenceOf(event);
     const auto found = active_.find(id);
     if (found == active_.end()) return;
     Active& active = found->second;

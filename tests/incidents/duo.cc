@@ -159,7 +159,7 @@ void Duo::DecodeTurn() {
   decode_engine_.Step(events);
   if (scrub_) decode_engine_.Scrub(size_t{1} << 30, events);
   for (const engine::Event& event : events) {
-    const SequenceId sequence = std::visit([](const auto& e) { return e.sequence; }, event);
+    const SequenceId sequence = engine::SequenceOf(event);
     const auto request = std::ranges::find_if(requests_, [&](const Request& r) { return r.sequence == sequence; });
     if (request == requests_.end()) continue;
     if (const auto* token = std::get_if<engine::TokenEvent>(&event)) {

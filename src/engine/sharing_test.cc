@@ -1,0 +1,242 @@
+// Pages that sequences of one domain share through the prefix cache.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "engine/engine_testing.h"
+
+namespace cofferdam::engine {
+namespace {
+
+class SharingTest : public EngineTest {
+ protected:
+  static constexpr uint32_t kTokens = 16;
+  EngineOptions Options() const override {
+    return {.role = "test worker", .context_tokens = 512, .chunk_tokens = 64, .prefix_cache = true};
+  }
+  SequenceSpec Of(const std::string& domain, std::vector<TokenId> tokens, uint32_t output) {
+    SequenceSpec spec = Spec(std::move(tokens), output);
+    spec.domain = domain;
+    spec.domain_key = kv::DomainKey({}, domain);
+    return spec;
+  }
+  // Starts as soon as what is in the way has been let go; none when that never comes.
+  std::optional<SequenceId> StartWhenThereIsRoom(const SequenceSpec& spec) {
+    for (int i = 0; i < 3; ++i) {
+      auto started = engine_->Start(spec);
+      if (const auto* ok = std::get_if<Engine::Started>(&started)) return ok->sequence;
+      engine_->Reclaim();
+    }
+    return std::nullopt;
+  }
+  // The answer, with how many pages of the prompt were found.
+  std::pair<std::vector<TokenId>, uint32_t> Ask(const SequenceSpec& spec) {
+    const std::optional<SequenceId> id = StartWhenThereIsRoom(spec);
+    if (!id.has_value()) return {};
+    const uint32_t cached = engine_->CachedPages(*id);
+    engine_->Run(*id);
+    StepAll();
+    return {tokens_[*id], cached};
+  }
+  uint64_t In(kv::PageState state) const { return pool_->counts().by_state[static_cast<size_t>(state)]; }
+  // What an engine without a cache answers.
+  std::vector<TokenId> Alone(const SequenceSpec& spec) {
+    std::vector<std::byte> memory(kPages * model_->layout().page_bytes());
+    kv::Pool pool(model_->layout(), memory, 8, kv::ReuseOrder::kFifo);
+    std::vector<TokenId> answer;
+    {
+      Engine engine({.role = "test worker", .context_tokens = 512, .chunk_tokens = 64}, *executor_, pool);
+      engine.Run(std::get<Engine::Started>(engine.Start(spec)).sequence);
+      std::vector<Event> events;
+      while (engine.HasWork()) engine.Step(events);
+      for (const Event& event : events) {
+        if (const auto* token = std::get_if<TokenEvent>(&event)) answer.push_back(token->token);
+      }
+    }
+    return answer;
+  }
+};
+
+TEST_F(SharingTest, I13_ConversationsOverTheCacheGetTheAnswersOfAnUndisturbedRun) {
+  std::mt19937 random(3);
+  std::vector<std::vector<TokenId>> talks(6);
+  uint64_t found = 0;
+  for (int turn = 0; turn < 40; ++turn) {
+    const size_t which = random() % talks.size();
+    std::vector<TokenId>& talk = talks[which];
+    if (talk.size() > 350) talk = talks[(which + 1) % talks.size()];
+    if (talk.size() > 350) talk.clear();
+    const std::vector<TokenId> more = Prompt(static_cast<unsigned>(turn), 5 + random() % 60);
+    talk.insert(talk.end(), more.begin(), more.end());
+    SequenceSpec spec = Of(which % 2 == 0 ? "a" : "b", talk, 1 + static_cast<uint32_t>(random() % 40));
+    if (turn % 3 == 0) spec.sampling = model::SamplingParams{.temperature = 1, .seed = static_cast<uint64_t>(turn)};
+    const std::vector<TokenId> expected = Alone(spec);
+    const auto [answer, cached] = Ask(spec);
+    ASSERT_EQ(answer, expected) << turn;
+    found += cached;
+    talk.insert(talk.end(), answer.begin(), answer.end());
+  }
+  EXPECT_GT(found, 100u);
+  EXPECT_GT(engine_->cache().counters().evicted_pages, 10u) << "the pool is too small for all of them";
+  EXPECT_EQ(failed_.size(), 0u);
+}
+
+TEST_F(SharingTest, PagesOfTheAnswerServeTheNextTurn) {
+  std::vector<TokenId> talk = Prompt(1, 40);
+  const auto [answer, none] = Ask(Of("a", talk, 40));
+  EXPECT_EQ(none, 0u);
+  talk.insert(talk.end(), answer.begin(), answer.end());
+  // Of 80 tokens the last was sampled and never fed, so the fifth page is not full.
+  talk.push_back(5);
+  EXPECT_EQ(Ask(Of("a", talk, 4)).second, 4u);
+}
+
+TEST_F(SharingTest, I10_ADomainFindsOnlyItsOwnPages) {
+  const std::vector<TokenId> prompt = Prompt(1, 100);
+  const std::vector<TokenId> expected = Alone(Of("a", prompt, 10));
+  EXPECT_EQ(Ask(Of("a", prompt, 10)).second, 0u);
+  const auto [answer, cached] = Ask(Of("b", prompt, 10));
+  EXPECT_EQ(cached, 0u);
+  EXPECT_EQ(answer, expected);
+  SequenceSpec salted = Of("a", prompt, 10);
+  salted.domain = kv::DomainName("a", "pepper");
+  salted.domain_key = kv::DomainKey({}, "a", "pepper");
+  EXPECT_EQ(Ask(salted).second, 0u);
+  for (const SequenceSpec& again : {Of("a", prompt, 10), Of("b", prompt, 10), salted}) EXPECT_EQ(Ask(again).second, 6u);
+}
+
+TEST_F(SharingTest, I5_TheLastTokenIsAlwaysComputedIntoAnOwnPage) {
+  for (const size_t length : {16u, 17u, 32u, 33u}) {
+    const std::vector<TokenId> prompt = Prompt(2, length);
+    const std::vector<TokenId> expected = Alone(Of("a", prompt, 20));
+    Ask(Of("a", prompt, 20));
+    const auto [answer, cached] = Ask(Of("a", prompt, 20));
+    EXPECT_EQ(cached, (length - 1) / kTokens) << length;
+    EXPECT_EQ(answer, expected) << length;
+  }
+}
+
+TEST_F(SharingTest, APrefillWhosePagesAreAllThereIsDoneAtOnce) {
+  SequenceSpec spec = Of("a", Prompt(4, 64), 0);
+  spec.sampling.reset();
+  const SequenceId first = Start(spec);
+  engine_->Run(first);
+  StepAll();
+  const SequenceId second = Start(spec);  // while the first still holds them
+  engine_->Run(second);
+  EXPECT_FALSE(engine_->HasWork());
+  const std::vector<SealedEvent> pages = engine_->SealedPages(second);
+  ASSERT_EQ(pages.size(), 4u);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    EXPECT_EQ(pages[i].ordinal, i);
+    EXPECT_EQ(pages[i].page, sealed_[first][i].page);
+    EXPECT_EQ(pages[i].seal, sealed_[first][i].seal);
+  }
+  engine_->Release(first);
+  engine_->Reclaim();
+  EXPECT_EQ(In(kv::PageState::kSealed), 4u) << "the second reads them still";
+  engine_->Release(second);
+  EXPECT_EQ(In(kv::PageState::kCached), 4u);
+}
+
+TEST_F(SharingTest, I7_WhatNobodyUsesMakesRoomAndWhatIsUsedStays) {
+  Ask(Of("a", Prompt(1, 300), 1));
+  Ask(Of("b", Prompt(2, 300), 1));
+  EXPECT_GT(In(kv::PageState::kCached), 30u);
+  const SequenceId user = Start(Of("b", Prompt(2, 300), 4));
+  EXPECT_EQ(engine_->CachedPages(user), 18u);
+  const std::optional<SequenceId> big = StartWhenThereIsRoom(Of("c", Prompt(3, 480), 30));
+  ASSERT_TRUE(big.has_value());
+  EXPECT_EQ(Ask(Of("b", Prompt(2, 40), 1)).second, 2u);
+  engine_->Run(user);
+  engine_->Run(*big);
+  StepAll();
+  EXPECT_EQ(tokens_[user], Alone(Of("b", Prompt(2, 300), 4)));
+  EXPECT_EQ(tokens_[*big], Alone(Of("c", Prompt(3, 480), 30)));
+}
+
+TEST_F(SharingTest, I12_WhoeverSharesABadPageEndsAndNobodyElse) {
+  for (const auto mode : {VerifyReads::Mode::kTags, VerifyReads::Mode::kFull}) {
+    engine_->SetVerifyReads({.mode = mode});
+    const std::vector<TokenId> prompt = Prompt(7, 60);
+    Ask(Of("a", prompt, 2));
+    const SequenceId first = Start(Of("a", prompt, 30)), second = Start(Of("a", prompt, 30));
+    const SequenceId other = Start(Of("b", prompt, 30));
+    for (const SequenceId id : {first, second, other}) engine_->Run(id);
+    StepOnce();
+    const PageId page = engine_->PageAt(first, 1).page;
+    ASSERT_EQ(engine_->PageAt(second, 1).page, page);
+    pool_->Payload(page).data()[mode == VerifyReads::Mode::kTags ? -3 : 100] ^= std::byte{1};
+    const size_t before = tokens_[first].size();
+    StepAll();
+    for (const SequenceId id : {first, second}) {
+      EXPECT_EQ(failed_[id].code(), absl::StatusCode::kDataLoss);
+      EXPECT_EQ(tokens_[id].size(), before) << "no token is sampled from a page that failed its check";
+    }
+    EXPECT_EQ(tokens_[other], Alone(Of("b", prompt, 30)));
+    EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
+    const auto [answer, cached] = Ask(Of("a", prompt, 30));
+    EXPECT_EQ(cached, 1u) << "what stands before the bad page is good";
+    EXPECT_EQ(answer, Alone(Of("a", prompt, 30)));
+  }
+}
+
+TEST_F(SharingTest, I6_TheScrubberFindsABadPageThatLiesInTheCache) {
+  const std::vector<TokenId> prompt = Prompt(8, 60);
+  Ask(Of("a", prompt, 2));
+  const SequenceId reader = Start(Of("a", prompt, 2));
+  const PageId page = engine_->PageAt(reader, 2).page;
+  engine_->Release(reader);
+  Flip(page, 10);
+  std::vector<Event> events;
+  engine_->Scrub(64 * pool_->layout().payload_bytes(), events);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(std::get<CachedPageWrongEvent>(events[0]).wrong.page, page);
+  EXPECT_EQ(Failed(kv::CheckKind::kScrub), 1u);
+  EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
+  const auto [answer, cached] = Ask(Of("a", prompt, 30));
+  EXPECT_EQ(cached, 2u);
+  EXPECT_EQ(answer, Alone(Of("a", prompt, 30)));
+}
+
+TEST_F(SharingTest, PagesOfAWorkerThatWasWrongAreNotUsedAgain) {
+  const std::vector<TokenId> prompt = Prompt(9, 70);
+  constexpr uint64_t kPeer = 77;
+  std::vector<std::byte> memory(kPages * model_->layout().page_bytes());
+  kv::Pool pool(model_->layout(), memory, 8, kv::ReuseOrder::kFifo);
+  Engine peer({.role = "peer", .context_tokens = 512, .chunk_tokens = 64}, *executor_, pool);
+  SequenceSpec spec = Of("a", {prompt.begin(), prompt.end() - 1}, 0);
+  spec.sampling.reset();
+  const SequenceId source = std::get<Engine::Started>(peer.Start(spec)).sequence;
+  peer.Run(source);
+  std::vector<Event> events;
+  while (peer.HasWork()) peer.Step(events);
+
+  const SequenceId sink = Start(Of("a", prompt, 30));
+  for (const SealedEvent& page : peer.SealedPages(source)) {
+    const auto view = engine_->PageAt(sink, page.ordinal);
+    std::ranges::copy(pool.Payload(page.page), view.payload.begin());
+    const kv::Arrival arrival = kv::VerifyArrived(model_->layout(), view, page.seal, page.seal.identity, page.seal.tokens);
+    ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival), kPeer).ok());
+  }
+  ASSERT_TRUE(engine_->CheckAdopted(sink).ok());
+  engine_->Run(sink);
+  StepAll();
+  EXPECT_EQ(tokens_[sink], Alone(Of("a", prompt, 30)));
+  EXPECT_EQ(Ask(Of("b", prompt, 4)).second, 0u);
+  const SequenceId again = Start(Of("a", prompt, 30));
+  EXPECT_EQ(engine_->CachedPages(again), 4u);
+  EXPECT_EQ(engine_->CachedPagesOfPeers(again), 4u);
+  // Six pages were filled: four and a half by the peer, the rest behind them. Those of the other domain are our own.
+  EXPECT_EQ(engine_->DropOrigin(kPeer), 6u);
+  EXPECT_EQ(engine_->DropOrigin(kPeer), 0u);
+  EXPECT_EQ(Ask(Of("a", prompt, 4)).second, 0u);
+  EXPECT_EQ(Ask(Of("b", prompt, 4)).second, 4u);
+  engine_->Run(again);
+  StepAll();
+  EXPECT_EQ(tokens_[again], Alone(Of("a", prompt, 30))) << "who holds such pages already is judged by the checks";
+}
+
+}  // namespace
+}  // namespace cofferdam::engine

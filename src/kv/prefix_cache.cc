@@ -1,0 +1,256 @@
+#include "kv/prefix_cache.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cofferdam::kv {
+
+struct PrefixCache::Node {
+  PageHandle handle;
+  Digest128 identity{};
+  std::vector<TokenId> tokens;  // of this page
+  uint64_t origin = 0;
+  Tree* tree = nullptr;    // null: doomed
+  Node* parent = nullptr;  // null: a first page, or doomed
+  std::vector<Node*> children;
+  uint32_t pins = 0;
+  uint64_t last_used = 0;
+  bool is_leaf = false;  // is in tree->leaves
+  bool bad = false;
+};
+
+struct PrefixCache::Tree {
+  std::string name;
+  absl::flat_hash_map<Digest128, std::unique_ptr<Node>> nodes;
+  std::set<std::pair<uint64_t, Node*>> leaves;  // not pinned, without children: least recently used first
+  uint64_t evictable = 0;                       // not pinned
+};
+
+PrefixCache::Pin& PrefixCache::Pin::operator=(Pin&& other) noexcept {
+  if (this == &other) return *this;
+  CD_CHECK(!held(), "I2: a pin is given back, never overwritten");
+  node_ = std::exchange(other.node_, nullptr);
+  return *this;
+}
+
+PrefixCache::Pin::~Pin() { CD_CHECK(!held(), "I2: a pin is given back, never dropped"); }
+const PageHandle& PrefixCache::Pin::handle() const { return node_->handle; }
+uint64_t PrefixCache::Pin::origin() const { return node_->origin; }
+bool PrefixCache::Pin::bad() const { return node_->bad; }
+
+PrefixCache::PrefixCache(Pool& pool) : pool_(pool) {}
+
+PrefixCache::~PrefixCache() { CD_CHECK(by_page_.empty() && doomed_.empty(), "I2: a cache is cleared before it goes"); }
+
+PrefixCache::Tree& PrefixCache::TreeOf(const Domain& domain) {
+  std::unique_ptr<Tree>& tree = trees_[domain.name];
+  if (tree == nullptr) {
+    tree = std::make_unique<Tree>();
+    tree->name = domain.name;
+  }
+  return *tree;
+}
+
+PrefixCache::Node* PrefixCache::Find(Tree& tree, const Node* parent, const Digest128& identity, std::span<const TokenId> tokens) {
+  const auto found = tree.nodes.find(identity);
+  if (found == tree.nodes.end()) return nullptr;
+  Node& node = *found->second;
+  return node.parent == parent && std::ranges::equal(node.tokens, tokens) ? &node : nullptr;
+}
+
+void PrefixCache::Account(Node& node, int change) {
+  Tree& tree = *node.tree;
+  if (tree.evictable > 0) by_evictable_.erase({tree.evictable, &tree});
+  tree.evictable += static_cast<uint64_t>(change);
+  evictable_ += static_cast<uint64_t>(change);
+  if (tree.evictable > 0) by_evictable_.insert({tree.evictable, &tree});
+}
+
+void PrefixCache::UpdateLeaf(Node& node) {
+  const bool is_leaf = node.pins == 0 && node.children.empty();
+  if (is_leaf == node.is_leaf) return;
+  node.is_leaf = is_leaf;
+  if (is_leaf) {
+    node.tree->leaves.insert({node.last_used, &node});
+  } else {
+    node.tree->leaves.erase({node.last_used, &node});
+  }
+}
+
+PrefixCache::Pin PrefixCache::MakePin(Node& node) {
+  if (node.pins++ == 0) {
+    pool_.MarkUsed(node.handle);
+    Account(node, -1);
+    UpdateLeaf(node);
+  }
+  return Pin(&node);
+}
+
+std::vector<PrefixCache::Pin> PrefixCache::Acquire(const Domain& domain, std::span<const TokenId> tokens, size_t most_pages) {
+  const uint32_t page_tokens = pool_.layout().page_tokens();
+  const size_t most = std::min<size_t>(most_pages, tokens.size() / page_tokens);
+  ++counters_.lookups;
+  counters_.looked_up_tokens += most * page_tokens;
+  std::vector<Pin> path;
+  const auto found = trees_.find(domain.name);
+  if (found == trees_.end()) return path;
+  IdentityChain chain(domain.key, pool_.layout());
+  Node* parent = nullptr;
+  for (size_t i = 0; i < most; ++i) {
+    const std::span<const TokenId> page = tokens.subspan(i * page_tokens, page_tokens);
+    Node* const node = Find(*found->second, parent, chain.Append(page), page);
+    if (node == nullptr) break;
+    path.push_back(MakePin(*node));
+    parent = node;
+  }
+  counters_.hit_tokens += path.size() * page_tokens;
+  return path;
+}
+
+std::variant<PrefixCache::Pin, PageHandle> PrefixCache::Insert(const Domain& domain, const Pin* parent,
+                                                               std::span<const TokenId> tokens, PageHandle handle,
+                                                               uint64_t origin) {
+  const Seal& seal = pool_.SealOf(handle);
+  CD_CHECK(seal.tokens == pool_.layout().page_tokens() && tokens.size() == seal.tokens, "only whole pages are shared");
+  Node* const before = parent == nullptr ? nullptr : parent->node_;
+  if (before != nullptr && (before->tree == nullptr || before->tree->name != domain.name)) return handle;
+  Tree& tree = TreeOf(domain);
+  auto& slot = tree.nodes[seal.identity];
+  if (slot != nullptr) return handle;
+  slot = std::make_unique<Node>();
+  Node& node = *slot;
+  node.identity = seal.identity;
+  node.handle = std::move(handle);
+  node.tokens.assign(tokens.begin(), tokens.end());
+  node.origin = origin;
+  node.tree = &tree;
+  node.parent = before;
+  node.pins = 1;
+  if (before != nullptr) before->children.push_back(&node);
+  by_page_.emplace(node.handle.page(), &node);
+  ++counters_.inserted_pages;
+  return Pin(&node);
+}
+
+void PrefixCache::Unpin(Pin pin, StepEpoch epoch) {
+  Node& node = *std::exchange(pin.node_, nullptr);
+  CD_CHECK(node.pins > 0, "I2: a pin is given back once");
+  if (--node.pins > 0) return;
+  if (node.tree == nullptr) {
+    auto doomed = doomed_.extract(&node);
+    return LetGo(std::move(doomed.mapped()), epoch);
+  }
+  pool_.MarkCached(node.handle);
+  node.last_used = ++clock_;
+  Account(node, +1);
+  UpdateLeaf(node);
+}
+
+void PrefixCache::LetGo(std::unique_ptr<Node> node, StepEpoch epoch) {
+  if (node->bad) {
+    pool_.Quarantine(std::move(node->handle));
+  } else {
+    pool_.Release(std::move(node->handle), epoch);
+  }
+}
+
+uint64_t PrefixCache::Evict(uint64_t pages, StepEpoch epoch) {
+  uint64_t evicted = 0;
+  while (evicted < pages && !by_evictable_.empty()) {
+    Tree& tree = *by_evictable_.rbegin()->second;
+    CD_CHECK(!tree.leaves.empty(), "whoever pins a page pins all before it");
+    Detach(*tree.leaves.begin()->second, epoch);
+    ++evicted;
+  }
+  counters_.evicted_pages += evicted;
+  return evicted;
+}
+
+uint64_t PrefixCache::Detach(Node& node, StepEpoch epoch) {
+  if (node.parent != nullptr) {
+    std::erase(node.parent->children, &node);
+    UpdateLeaf(*node.parent);
+  }
+  uint64_t count = 0;
+  std::vector<Node*> left{&node};
+  while (!left.empty()) {
+    Node& next = *left.back();
+    left.pop_back();
+    left.insert(left.end(), next.children.begin(), next.children.end());
+    Tree& tree = *next.tree;
+    if (next.pins == 0) Account(next, -1);
+    if (next.is_leaf) tree.leaves.erase({next.last_used, &next});
+    by_page_.erase(next.handle.page());
+    auto own = tree.nodes.extract(next.identity);
+    std::unique_ptr<Node> held = std::move(own.mapped());
+    next.tree = nullptr;
+    next.parent = nullptr;
+    next.children.clear();
+    ++count;
+    if (next.pins == 0) {
+      LetGo(std::move(held), epoch);
+    } else {
+      doomed_.emplace(&next, std::move(held));
+    }
+    if (tree.nodes.empty()) trees_.erase(std::string(tree.name));
+  }
+  return count;
+}
+
+void PrefixCache::Condemn(PageId page, StepEpoch epoch) {
+  const auto found = by_page_.find(page);
+  if (found == by_page_.end()) return;
+  found->second->bad = true;
+  counters_.dropped_pages += Detach(*found->second, epoch);
+}
+
+uint64_t PrefixCache::DropOrigin(uint64_t origin, StepEpoch epoch) {
+  uint64_t dropped = 0;
+  for (auto next = by_page_.begin(); next != by_page_.end();) {
+    if (next->second->origin != origin) {
+      ++next;
+      continue;
+    }
+    const PageId page = next->first;
+    dropped += Detach(*next->second, epoch);  // others may go with it
+    next = by_page_.upper_bound(page);
+  }
+  counters_.dropped_pages += dropped;
+  return dropped;
+}
+
+void PrefixCache::Clear(StepEpoch epoch) {
+  while (!by_page_.empty()) {
+    Node* node = by_page_.begin()->second;
+    CD_CHECK(node->pins == 0, "I2: a cache that goes is pinned by nobody");
+    Detach(*node, epoch);
+  }
+}
+
+const PageHandle* PrefixCache::NextPage(PageId from) const {
+  const auto found = by_page_.lower_bound(from);
+  return found == by_page_.end() ? nullptr : &found->second->handle;
+}
+
+void PrefixCache::CheckConsistency() const {
+  uint64_t evictable = 0, nodes = 0;
+  for (const auto& [name, tree] : trees_) {
+    uint64_t of_tree = 0;
+    for (const auto& [identity, node] : tree->nodes) {
+      CD_CHECK(node->identity == identity && node->tree == tree.get() && node->handle.held(), "I2: a tree owns its pages");
+      const PageState state = pool_.StateOf(node->handle.page());
+      CD_CHECK(state == (node->pins > 0 ? PageState::kSealed : PageState::kCached), "I9: a page without a pin counts as cached");
+      CD_CHECK(node->is_leaf == (node->pins == 0 && node->children.empty()), "the list of leaves is that of the tree");
+      const bool before = node->parent == nullptr || node->pins == 0 || node->parent->pins > 0;
+      CD_CHECK(before, "whoever pins a page pins all before it");
+      of_tree += node->pins == 0 ? 1 : 0;
+      ++nodes;
+    }
+    CD_CHECK(of_tree == tree->evictable, "I9: what can be evicted is what nobody pins");
+    evictable += of_tree;
+  }
+  CD_CHECK(evictable == evictable_ && nodes == by_page_.size(), "I9: the running counts are those of the trees");
+}
+
+}  // namespace cofferdam::kv
