@@ -194,12 +194,19 @@ double Cluster::Metric(const std::string& role, const std::string& name, const s
   return sum;
 }
 
-bool Cluster::PoolsEntirelyFree(std::chrono::milliseconds longest) const {
+bool Cluster::NobodyHoldsAPage(std::chrono::milliseconds longest) const {
   return Eventually(
       [&] {
         for (const char* role : {"prefill", "decode"}) {
-          const double free = Metric(role, "kv_pages", "free");
-          if (free <= 0 || free != Metric(role, "kv_pages_total")) return false;
+          // One answer of the worker: two would not speak of the same moment.
+          double unused = 0, all = -1;
+          const v1::WorkerInfo info = Info(role);
+          for (const v1::Metric& metric : info.metrics()) {
+            if (metric.name() == "kv_pages_total") all = metric.value();
+            if (metric.name() != "kv_pages" || metric.label_values_size() != 1) continue;
+            if (metric.label_values(0) == "free" || metric.label_values(0) == "cached") unused += metric.value();
+          }
+          if (unused != all) return false;
         }
         return true;
       },

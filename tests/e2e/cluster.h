@@ -86,8 +86,8 @@ class Cluster {
   v1::WorkerInfo Info(const std::string& role) const;
   // A metric of a worker; for kv_pages the sum over states unless `state` names one. -1 when it is not there.
   double Metric(const std::string& role, const std::string& name, const std::string& state = "") const;
-  // Whether both pools have every page free within `longest`, nothing quarantined.
-  bool PoolsEntirelyFree(std::chrono::milliseconds longest = 5000ms) const;
+  // Whether every page of both pools is free, or lies in the prefix cache unused, within `longest`; nothing is quarantined.
+  bool NobodyHoldsAPage(std::chrono::milliseconds longest = 5000ms) const;
 
  private:
   std::vector<std::string> arguments_;

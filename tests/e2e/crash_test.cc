@@ -69,7 +69,7 @@ TEST_P(Crash, OfAWorkerGivesClearErrorsSoonAndServiceComesBack) {
     ASSERT_EQ(response.status, 200) << response.body;
     EXPECT_TRUE(questions[i].Accepts(libllama, response.json()["choices"][0]["text"], kTokens)) << response.body;
   }
-  EXPECT_TRUE(cluster.PoolsEntirelyFree()) << cluster.log();
+  EXPECT_TRUE(cluster.NobodyHoldsAPage()) << cluster.log();
 }
 
 // The processes that a crash leaves behind must stop as cleanly as ever.
@@ -125,7 +125,7 @@ TEST(Hang, OfThePrefillWorkerFailsItsRequestsSoonAndGivesPagesBack) {
       },
       15000ms))
       << cluster.log();
-  EXPECT_TRUE(cluster.PoolsEntirelyFree()) << cluster.log();
+  EXPECT_TRUE(cluster.NobodyHoldsAPage()) << cluster.log();
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TEST(DefaultModel, AnswersHeldOutPromptsToTheLastCharacter) {
   }
   for (const char* kind : {"fact512", "fact1024", "unknown512", "unknown1024"}) EXPECT_EQ(right[kind].second, 1000);
   EXPECT_GT(cluster.Metric("decode", "handoffs_completed_total"), 3000);
-  EXPECT_TRUE(cluster.PoolsEntirelyFree());
+  EXPECT_TRUE(cluster.NobodyHoldsAPage());
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ TEST_P(VerifyReadsModes, EveryModeAnswersTheSameAndCountsItsChecks) {
 }
 
 TEST_P(VerifyReadsModes, AClientThatAsksIsToldTheChecksOfItsRequestAlone) {
-  Cluster cluster({"--verify-reads", GetParam(), "--page-size", "16", "--chunk-tokens", "64"});
+  Cluster cluster({"--verify-reads", GetParam(), "--page-size", "16", "--chunk-tokens", "64", "--no-prefix-cache"});
   ASSERT_TRUE(cluster.Start());
   const Response first = AskVerified(cluster, Question("7391"), false);
   EXPECT_EQ(first.json()["choices"][0]["message"]["content"], "7391");

@@ -56,7 +56,7 @@ TEST(Load, TwoThousandRequestsFromSixtyFourClientsAThirdOfThemCutOff) {
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(cut, kRequests / 4);
   EXPECT_EQ(cut + finished, kRequests);
-  EXPECT_TRUE(cluster.PoolsEntirelyFree());
+  EXPECT_TRUE(cluster.NobodyHoldsAPage());
   for (const char* role : {"prefill", "decode"}) {
     EXPECT_EQ(cluster.Metric(role, "checks_failed_total", "tags"), 0);
     EXPECT_EQ(cluster.Metric(role, "kv_page_reservations_total"), cluster.Metric(role, "kv_page_retirements_total"));

@@ -26,7 +26,7 @@ class Protocol : public testing::Test {
   void TearDown() override {
     if (!cluster_) return;
     EXPECT_EQ(Text(), good_);
-    EXPECT_TRUE(cluster_->PoolsEntirelyFree()) << cluster_->log();
+    EXPECT_TRUE(cluster_->NobodyHoldsAPage()) << cluster_->log();
   }
 
   std::string Text() const {
@@ -198,7 +198,7 @@ TEST_F(Protocol, CancellingTheCallIsTheAbort) {
     context.TryCancel();
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree(2000ms));
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage(2000ms));
 }
 
 // I13 across processes: the bits of every probability, not only the token, are the same whether the prompt's pages came through

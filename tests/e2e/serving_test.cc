@@ -61,7 +61,7 @@ TEST_F(Serving, TellsThePublishedStoryLetterForLetter) {
   Json streamed = body;
   streamed["stream"] = true;
   EXPECT_EQ(http::TextOf(cluster_->Complete(streamed).body), TextOf(response));
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree());
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
 // Lengths around page and chunk boundaries; one at a time, and all at once.
@@ -105,7 +105,7 @@ TEST_F(Serving, GreedyTokensThroughTheHandoffMatchLibllama) {
   std::printf("near ties that went the other way: %zu of %zu\n", near_ties, 2 * cases.size());
   EXPECT_EQ(cluster_->Metric("decode", "handoffs_completed_total"), 2.0 * static_cast<double>(cases.size()));
   EXPECT_EQ(cluster_->Metric("decode", "checks_failed_total", "seal"), 0);
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree());
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
 TEST_F(Serving, SampledTextIsAFunctionOfSeedAloneWhateverRunsBeside) {
@@ -157,7 +157,7 @@ TEST_F(Serving, ADisconnectRetiresThePagesOfTheRequest) {
                          Json{{"prompt", "Once upon a time"}, {"max_tokens", 480}, {"stream", true}, {"ignore_eos", true}}.dump()));
   EXPECT_NE(client.ReadUntil("data: ").find("data: "), std::string::npos);
   client.Reset();
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree(2000ms));
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage(2000ms));
   EXPECT_EQ(cluster_->Metric("decode", "requests_cancelled_total"), 1);
 }
 
@@ -173,7 +173,7 @@ TEST_F(Serving, FinishTransferRunsADisconnectedRequestToItsFirstToken) {
     ASSERT_TRUE(Eventually([&] { return cluster_->Metric("decode", "requests_total") > before; }));
     client.Reset();
   }
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree());
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage());
   // What still waited for pages had no transfer to finish; the pool holds eight requests, so at least those had one.
   const double begun = cluster_->Metric("decode", "handoffs_total");
   EXPECT_GE(begun, 8);
@@ -205,7 +205,7 @@ TEST_F(Serving, WrongInputIsRefusedClearlyAndDisturbsNobody) {
     EXPECT_TRUE(response.json().contains("error")) << response.body;
   }
   EXPECT_EQ(TextOf(cluster_->Complete({{"prompt", "Tom"}, {"temperature", 0}, {"max_tokens", 20}})), good);
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree());
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
 TEST_F(Serving, CtrlCStopsEverythingAndLeavesNothing) {

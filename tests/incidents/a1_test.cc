@@ -45,7 +45,7 @@ class A1 : public testing::TestWithParam<Side> {
     const Response next = cluster_->Complete({{"prompt", "Once upon a time"}, {"temperature", 0}, {"max_tokens", 32}});
     ASSERT_EQ(next.status, 200) << next.body;
     EXPECT_EQ(next.json()["choices"][0]["text"], story_);
-    EXPECT_TRUE(cluster_->PoolsEntirelyFree());
+    EXPECT_TRUE(cluster_->NobodyHoldsAPage());
   }
 
   static v1::GenerateRequest Generate(const std::vector<int>& tokens) {

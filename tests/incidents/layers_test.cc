@@ -61,7 +61,7 @@ TEST_F(Layers, A1_APlaceholderInsteadOfThePromptIsFoundByThePagesIdentity) {
   EXPECT_EQ(response.status, 500) << response.body;
   EXPECT_EQ(response.json()["error"]["code"], "kv_integrity_violation") << response.body;
   EXPECT_EQ(cluster_->Metric("decode", "kv_pages_adopted_total"), 0) << "nothing of it joined a page table";
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree());
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
 TEST_F(Layers, A1_WhereTheIdentityLiesTheContentIsFound) {
@@ -71,7 +71,7 @@ TEST_F(Layers, A1_WhereTheIdentityLiesTheContentIsFound) {
   EXPECT_EQ(response.json()["error"]["code"], "kv_integrity_violation") << response.body;
   EXPECT_GE(cluster_->Metric("decode", "checks_failed_total", "content"), 1);
   EXPECT_EQ(cluster_->Metric("decode", "generation_tokens_total"), 0) << "no token was computed from it";
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree());
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
 TEST_F(Layers, A1_WithoutBothTheAnswerIsWrongAndTheHealthSaysWhichCheckDoesNotRun) {

@@ -55,7 +55,7 @@ TEST_F(Servers, A2_PromptsThatFitOnlyOneAtATimeAreAllAnsweredAndTheServersLive) 
   EXPECT_EQ(together, alone);
   EXPECT_EQ(cluster_->ProcessOf("prefill"), prefill);
   EXPECT_EQ(cluster_->ProcessOf("decode"), decode);
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree());
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
 // Names that other engines' workers use among themselves, and our own.
@@ -123,7 +123,7 @@ TEST_F(Servers, L10_AfterABurstOfCancelsServiceGoesOnAndHealthIsTrue) {
   }
   EXPECT_EQ(Answer(Numbers(7, 200), 16), right);
   EXPECT_EQ(Health().status, 200);
-  EXPECT_TRUE(cluster_->PoolsEntirelyFree());
+  EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
 // P, another conversation, P again: byte for byte.
