@@ -39,6 +39,21 @@ class Cases : public testing::Test {
     EXPECT_TRUE(b.status.ok()) << b.status;
     EXPECT_EQ(b.answer, Right(prompt));
   }
+  // Whether both workers have room, or what stands in the way of one of them; nothing stays reserved.
+  static std::variant<engine::Engine::Started, kv::MustWait, kv::Rejected> Probe(Duo& duo, const std::string& domain,
+                                                                                 const Tokens& prompt) {
+    std::variant<engine::Engine::Started, kv::MustWait, kv::Rejected> last;
+    for (engine::Engine* engine : {&duo.prefill(), &duo.decode()}) {
+      last = engine->Start({.domain_key = kv::DomainKey({}, domain), .domain = domain, .tokens = prompt, .max_output = 4});
+      if (const auto* started = std::get_if<engine::Engine::Started>(&last)) {
+        engine->Release(started->sequence);
+        engine->Reclaim();
+      } else {
+        return last;
+      }
+    }
+    return last;
+  }
   void Turns(int count) {
     for (int i = 0; i < count; ++i) duo_.Turn();
   }
@@ -213,6 +228,27 @@ TEST_F(Cases, L8_PinnedPagesAreNotGivenToOthersHoweverFullThePoolIs) {
   EXPECT_EQ(a.answer, Right(a_, 4));
 }
 
+// L8, with a cache: what a reader still waits for is not what makes room.
+TEST_F(Cases, L8_PagesThatWereAnnouncedAreNotEvictedAndOthersAre) {
+  Duo duo(SmallModel(), {.pages = 16, .prefill_chunk_tokens = 16, .prefix_cache = true});
+  EXPECT_EQ(duo.Alone("b", b_, 4), Right(b_, 4));
+  Duo::Request& a = duo.Ask("a", a_, 4);
+  a.hold_reads = true;
+  for (int i = 0; i < 12; ++i) duo.Turn();
+  const auto pinned = duo.prefill().TenuresOf(*a.contractor);
+  // The rest is too small for this one: pages of b go, those of a stay, and it waits.
+  const engine::SequenceSpec large{.domain_key = {}, .domain = "c", .tokens = Prompt(70, 200)};
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(std::holds_alternative<kv::MustWait>(duo.prefill().Start(large)));
+    duo.Turn();
+  }
+  EXPECT_GT(duo.prefill().cache().counters().evicted_pages, 0);
+  for (const auto& [page, generation] : pinned) EXPECT_EQ(duo.prefill_pool().GenerationOf(page), generation);
+  a.hold_reads = false;
+  duo.Finish(a);
+  EXPECT_EQ(a.answer, Right(a_, 4));
+}
+
 // L9: a pool full of cancelled requests, and no work that would reclaim.
 TEST_F(Cases, L9_PagesOfCancelledRequestsComeBackWithoutAnyWork) {
   Duo duo(SmallModel(), {.pages = 16, .prefill_chunk_tokens = 16});
@@ -315,6 +351,55 @@ TEST_F(Cases, H7_ASilentPrefillWorkerIsLetGoWithinTheLimit) {
   EXPECT_TRUE(duo_.AllFree());
 }
 
+// S1: what another tenant has asked costs as much as what nobody has, and steps are what time is made of here.
+TEST_F(Cases, S1_AnotherTenantsPrefixSavesNothing) {
+  Duo duo(SmallModel(), {.pages = 64, .prefill_chunk_tokens = 16, .prefix_cache = true});
+  const auto rows = [&](const std::string& domain, const std::string& salt) {
+    const uint64_t before = duo.prefill().counters().rows + duo.decode().counters().rows;
+    Duo::Request& request = duo.Ask(domain, a_, 4, salt);
+    duo.Finish(request);
+    EXPECT_EQ(request.answer, Right(a_, 4));
+    return duo.prefill().counters().rows + duo.decode().counters().rows - before;
+  };
+  const uint64_t first = rows("a", "");
+  EXPECT_EQ(rows("b", ""), first);
+  EXPECT_EQ(rows("a", "salt"), first);
+  EXPECT_LT(rows("a", ""), first / 4);
+}
+
+// S2: parts of a key that run into each other. (There are no adapters yet: domain and salt are the parts that a client chooses.)
+TEST_F(Cases, S2_PartsOfAKeyDoNotRunIntoEachOther) {
+  Duo duo(SmallModel(), {.pages = 64, .prefill_chunk_tokens = 16, .prefix_cache = true});
+  const std::pair<const char*, const char*> parts[] = {{"ab", "c"}, {"a", "bc"}, {"abc", ""}, {"", "abc"}};
+  for (const auto& [domain, salt] : parts) {
+    Duo::Request& request = duo.Ask(domain, a_, 2, salt);
+    EXPECT_EQ(request.cached_pages, 0) << domain << "+" << salt;
+    EXPECT_EQ(duo.prefill().CachedPages(*request.contractor), 0) << domain << "+" << salt;
+    duo.Finish(request);
+  }
+}
+
+// S4: the tree holds pages only once they are sealed, and they are its own: an abort takes nothing from it and leaves nothing in
+// it.
+TEST_F(Cases, S4_AbortedAfterAnyChunkAPrefixIsAnsweredCleanlyAgain) {
+  for (int chunks = 1; chunks <= 8; ++chunks) {
+    Duo duo(SmallModel(), {.pages = 24, .prefill_chunk_tokens = 24, .prefix_cache = true});
+    Duo::Request& aborted = duo.Ask("a", a_);
+    for (int i = 0; i < chunks; ++i) duo.Turn();
+    if (!aborted.done) duo.Cancel(aborted);
+    EXPECT_TRUE(duo.AllFree()) << chunks;
+    duo.prefill().cache().CheckConsistency();
+    duo.decode().cache().CheckConsistency();
+    EXPECT_EQ(duo.Alone("b", b_), Right(b_)) << chunks;  // takes what was free
+    Duo::Request& again = duo.Ask("a", a_);
+    EXPECT_LE(again.cached_pages, kPages - 1);
+    duo.Finish(again);
+    EXPECT_EQ(again.answer, Right(a_)) << chunks;
+    EXPECT_TRUE(duo.AllFree()) << chunks;
+    EXPECT_EQ(duo.Failed(kv::CheckKind::kTags) + duo.Failed(kv::CheckKind::kSeal) + duo.Failed(kv::CheckKind::kContent), 0);
+  }
+}
+
 // S5: whatever ends it, a sequence's pages, also the one that was partly filled, go back once.
 TEST_F(Cases, S5_APartlyFilledPageIsReleasedOnceWhereverItsSequenceEnds) {
   for (size_t tokens = 0; tokens < 6; ++tokens) {
@@ -331,6 +416,25 @@ TEST_F(Cases, S6_AnotherConversationInBetweenChangesNothing) {
   const Answer before = duo_.Alone("a", a_);
   EXPECT_NE(duo_.Alone("b", b_), before);
   EXPECT_EQ(duo_.Alone("a", a_), before);
+}
+
+// S6, with a cache that is too small for both.
+TEST_F(Cases, S6_WhateverTheCacheStillHoldsAConversationGetsItsOwnAnswers) {
+  Duo duo(SmallModel(), {.pages = 20, .prefill_chunk_tokens = 32, .prefix_cache = true});
+  uint64_t found = 0;
+  for (uint64_t i = 0; i < 40; ++i) {
+    Tokens prompt = i % 3 == 0 ? a_ : Prompt(60 + i % 5, kPrompt);
+    prompt.resize(20 + (i * 37) % 80);
+    const std::string domain = i % 2 == 0 ? "a" : "b";
+    // What is in the way goes first.
+    while (std::holds_alternative<kv::MustWait>(Probe(duo, domain, prompt))) duo.Turn();
+    Duo::Request& request = duo.Ask(domain, prompt, 4);
+    found += request.cached_pages;
+    duo.Finish(request);
+    EXPECT_EQ(request.answer, Right(prompt, 4)) << i;
+  }
+  EXPECT_GT(found, 10);
+  EXPECT_GT(duo.decode().cache().counters().evicted_pages, 10);
 }
 
 // B1: up to the last token of the context, beside a neighbour.

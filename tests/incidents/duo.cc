@@ -38,13 +38,16 @@ Duo::Duo(std::shared_ptr<const model::Model> model, const DuoOptions& options)
       prefill_pool_(layout_, prefill_memory_.aligned, 7, kv::ReuseOrder::kLifo),
       decode_pool_(layout_, decode_memory_.aligned, 8, kv::ReuseOrder::kLifo),
       executor_(MakeExecutor(model_)),
-      prefill_engine_(
-          {.role = "prefill worker", .context_tokens = options.prefill_context, .chunk_tokens = options.prefill_chunk_tokens},
-          *executor_, prefill_pool_),
+      prefill_engine_({.role = "prefill worker",
+                       .context_tokens = options.prefill_context,
+                       .chunk_tokens = options.prefill_chunk_tokens,
+                       .prefix_cache = options.prefix_cache},
+                      *executor_, prefill_pool_),
       decode_engine_({.role = "decode worker",
                       .context_tokens = options.decode_context,
                       .chunk_tokens = kChunkTokens,
-                      .verify_reads = options.verify},
+                      .verify_reads = options.verify,
+                      .prefix_cache = options.prefix_cache},
                      *executor_, decode_pool_) {}
 
 Duo::~Duo() {
@@ -54,10 +57,11 @@ Duo::~Duo() {
   }
 }
 
-Duo::Request& Duo::Ask(std::string domain, Tokens prompt, uint32_t output) {
+Duo::Request& Duo::Ask(std::string domain, Tokens prompt, uint32_t output, const std::string& salt) {
   Request& request = requests_.emplace_back();
   request.domain = std::move(domain);
-  request.spec = {.domain_key = kv::DomainKey({}, request.domain),
+  request.spec = {.domain_key = kv::DomainKey({}, request.domain, salt),
+                  .domain = kv::DomainName(request.domain, salt),
                   .tokens = std::move(prompt),
                   .max_output = output,
                   .sampling = model::SamplingParams{.temperature = 0}};
@@ -81,26 +85,36 @@ void Duo::AskAgain(Request& request) {
 
 void Duo::Open(Request& request) {
   const std::span<const TokenId> covered(request.spec.tokens.data(), request.spec.tokens.size() - 1);
+  request.cached_pages = decode_engine_.CachedPages(*request.sequence);
+  if (uint64_t{request.cached_pages} * layout_.page_tokens() == covered.size()) {
+    request.decode.reset();
+    return decode_engine_.Run(*request.sequence);
+  }
   request.attempt = {.boot_id = 1, .counter = ++attempts_};
   request.decode = std::make_unique<handoff::DecodeHandoff>(
       handoff::DecodeHandoff::Options{.attempt = request.attempt,
                                       .layout_id = layout_.id(),
                                       .identities = kv::PageIdentities(request.spec.domain_key, layout_, covered),
                                       .covered_tokens = covered.size(),
+                                      .first_page = request.cached_pages,
                                       .page_tokens = layout_.page_tokens(),
                                       .page_bytes = layout_.payload_bytes(),
                                       .silence_limit = kSilence,
                                       .stall_limit = kStall},
       window_, now_);
-  // The contractor's side.
-  engine::SequenceSpec spec{.domain_key = request.spec.domain_key, .tokens = {covered.begin(), covered.end()}};
+  OpenContractor(request, {covered.begin(), covered.end()}, request.cached_pages);
+}
+
+void Duo::OpenContractor(Request& request, Tokens covered, uint32_t first_page) {
   request.prefill = std::make_unique<handoff::PrefillHandoff>(
       handoff::PrefillHandoff::Options{.pages = static_cast<uint32_t>(layout_.PagesFor(covered.size())),
+                                       .first_page = first_page,
                                        .silence_limit = std::chrono::hours(1),
                                        .progress_limit = std::chrono::hours(1)},
       now_);
   handoff::PrefillActions actions;
-  auto started = prefill_engine_.Start(std::move(spec));
+  auto started =
+      prefill_engine_.Start({.domain_key = request.spec.domain_key, .domain = request.spec.domain, .tokens = std::move(covered)});
   if (auto* rejected = std::get_if<kv::Rejected>(&started)) {
     request.prefill->OnRefused(rejected->status, actions);
   } else {
@@ -108,8 +122,17 @@ void Duo::Open(Request& request) {
     request.contractor = std::get<engine::Engine::Started>(started).sequence;
     prefill_engine_.Run(*request.contractor);
     request.prefill->OnReserved(actions);
+    std::vector<handoff::AnnouncedPage> found;
+    for (const engine::SealedEvent& page : prefill_engine_.SealedPages(*request.contractor)) found.push_back(Announced(page));
+    if (!found.empty()) request.prefill->OnSealed(std::move(found), actions);
   }
   Act(request, actions);
+}
+
+handoff::AnnouncedPage Duo::Announced(const engine::SealedEvent& page) const {
+  return {.ordinal = page.ordinal,
+          .source = {.region = 7, .offset = prefill_pool_.PayloadOffset(page.page), .generation = page.generation.value()},
+          .seal = page.seal};
 }
 
 void Duo::Act(Request& request, const handoff::PrefillActions& actions) {
@@ -131,10 +154,7 @@ void Duo::PrefillTurn() {
   std::map<SequenceId, std::vector<handoff::AnnouncedPage>> sealed;
   for (const engine::Event& event : events) {
     if (const auto* page = std::get_if<engine::SealedEvent>(&event)) {
-      sealed[page->sequence].push_back(
-          {.ordinal = page->ordinal,
-           .source = {.region = 7, .offset = prefill_pool_.PayloadOffset(page->page), .generation = page->generation.value()},
-           .seal = page->seal});
+      sealed[page->sequence].push_back(Announced(*page));
     } else if (const auto* failed = std::get_if<engine::FailedEvent>(&event)) {
       for (Request& request : requests_) {
         if (request.contractor != failed->sequence) continue;
@@ -307,7 +327,7 @@ void Duo::End(Request& request, const absl::Status& status) {
 
 void Duo::Cancel(Request& request) {
   handoff::DecodeActions actions;
-  if (request.decode->running()) {
+  if (request.decode != nullptr && request.decode->running()) {
     request.decode->OnCancel(actions);
     return Act(request, actions);
   }
@@ -356,7 +376,10 @@ uint64_t Duo::stale_messages() const {
 bool Duo::AllFree() {
   prefill_engine_.Reclaim();
   decode_engine_.Reclaim();
-  return prefill_pool_.counts().free() == prefill_pool_.total_pages() && decode_pool_.counts().free() == decode_pool_.total_pages();
+  const auto unused = [](const kv::Pool& pool) {
+    return pool.counts().free() + pool.counts().by_state[static_cast<size_t>(kv::PageState::kCached)] == pool.total_pages();
+  };
+  return unused(prefill_pool_) && unused(decode_pool_);
 }
 
 }  // namespace cofferdam::incidents

@@ -31,6 +31,7 @@ struct DuoOptions {
   uint64_t pages = 64;  // of each pool
   uint32_t prefill_chunk_tokens = 32;
   engine::VerifyReads verify{};
+  bool prefix_cache = false;  // in both workers
 };
 
 // Everything is reused last-in first-out. One thread.
@@ -49,7 +50,8 @@ class Duo {
     Answer answer;
     // Decode's side.
     std::optional<SequenceId> sequence;
-    std::unique_ptr<handoff::DecodeHandoff> decode;
+    std::unique_ptr<handoff::DecodeHandoff> decode;  // null when decode has what it needs
+    uint32_t cached_pages = 0;                       // found by decode; those that prefill found are its engine's to know
     handoff::AttemptId attempt;
     struct Read {
       handoff::IssueRead what;
@@ -71,8 +73,8 @@ class Duo {
     bool hold_reads = false;     // at the source
     bool hold_landings = false;  // on the way
   };
-  // Judges, reserves and opens the handoff. The request stays where it is.
-  Request& Ask(std::string domain, Tokens prompt, uint32_t output = 8);
+  // Judges, reserves and opens the handoff. The request stays where it is. `salt` narrows the domain.
+  Request& Ask(std::string domain, Tokens prompt, uint32_t output = 8, const std::string& salt = {});
   // A new attempt of a request whose last one failed.
   void AskAgain(Request& request);
   // One turn of both loops, ten milliseconds later.
@@ -105,7 +107,7 @@ class Duo {
   // Of both workers, seals of arrivals included.
   uint64_t Failed(kv::CheckKind kind) const;
   uint64_t stale_messages() const;
-  // Whether nothing is owned, on either side.
+  // Whether nothing is owned, on either side, but by the caches.
   bool AllFree();
   void ScrubEveryTurn() { scrub_ = true; }
 
@@ -116,6 +118,8 @@ class Duo {
     std::span<std::byte> aligned;
   };
   void Open(Request& request);
+  void OpenContractor(Request& request, Tokens covered, uint32_t first_page);
+  handoff::AnnouncedPage Announced(const engine::SealedEvent& page) const;
   void DeliverMessages(Request& request);
   void DecodeTurn();
   void Act(Request& request, const handoff::PrefillActions& actions);
