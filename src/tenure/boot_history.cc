@@ -90,33 +90,68 @@ uint32_t BootHistory::IndexOf(Started& started) {
 
 void BootHistory::TakePage(uint32_t index, const PageTenure& taken, Micros time) {
   const Tenure tenure{index, taken.generation, time};
-  const auto [owner, is_first] = owners_.try_emplace(taken.page.value(), tenure);
-  if (!is_first) {
-    // The same line twice says nothing new.
-    if (owner->second.sequence == index && owner->second.generation == taken.generation) return;
-    Note(owner->second, tenure, taken.page);
-    owner->second = tenure;
+  const auto [found, is_first] = occupancies_.try_emplace(taken.page.value());
+  Occupancy& occupancy = found->second;
+  if (!is_first && occupancy.first.generation == taken.generation) {
+    if (!Share(occupancy, tenure, taken.page)) return;
+  } else {
+    if (!is_first) TakeOver(occupancy, tenure, taken.page);
+    occupancy.first = tenure;
+    occupancy.holders.clear();
+    occupancy.holders.emplace(index, time);
+    occupancy.sweep_at = kSweepAt;
   }
   if (incident_pages_.contains(taken.page.value())) histories_[taken.page.value()].push_back(tenure);
 }
 
-void BootHistory::Note(const Tenure& earlier, const Tenure& later, PageId page) {
-  if (later.generation <= earlier.generation) {
-    Find(Finding::Kind::kGenerationBackwards, later.started,
-         absl::StrCat("page ", page.value(), " was given to request ", sequences_[later.sequence].request_id, " (sequence ",
-                      sequences_[later.sequence].id.value(), ") with generation ", later.generation.value(), ", after request ",
-                      sequences_[earlier.sequence].request_id, " (sequence ", sequences_[earlier.sequence].id.value(),
-                      ") had it with ", earlier.generation.value()));
+bool BootHistory::Share(Occupancy& occupancy, const Tenure& tenure, PageId page) {
+  // The same line twice says nothing new.
+  if (!occupancy.holders.emplace(tenure.sequence, tenure.started).second) return false;
+  if (occupancy.holders.size() >= occupancy.sweep_at) Sweep(occupancy);
+  // I10, also when the first one has ended: what was cached for its domain is not for another.
+  if (sequences_[occupancy.first.sequence].domain != sequences_[tenure.sequence].domain)
+    Note(across_domains_, occupancy.first, tenure, page);
+  return true;
+}
+
+void BootHistory::Sweep(Occupancy& occupancy) const {
+  const Sequence* last = nullptr;
+  for (const auto& [index, started] : occupancy.holders) {
+    const Sequence& sequence = sequences_[index];
+    if (sequence.has_ended && (last == nullptr || sequence.ended > last->ended)) last = &sequence;
   }
-  const Sequence& before = sequences_[earlier.sequence];
-  if (earlier.sequence == later.sequence || (before.has_ended && before.ended <= later.started)) return;
-  // An end may still come, with a time before this one: FinishConflicts judges.
+  absl::erase_if(occupancy.holders, [&](const auto& holder) {
+    const Sequence& sequence = sequences_[holder.first];
+    return sequence.has_ended && &sequence != last;
+  });
+  occupancy.sweep_at = std::max(kSweepAt, 2 * occupancy.holders.size());
+}
+
+void BootHistory::TakeOver(const Occupancy& before, const Tenure& tenure, PageId page) {
+  const Tenure& first = before.first;
+  if (tenure.generation < first.generation) {
+    Find(Finding::Kind::kGenerationBackwards, tenure.started,
+         absl::StrCat("page ", page.value(), " was given to request ", sequences_[tenure.sequence].request_id, " (sequence ",
+                      sequences_[tenure.sequence].id.value(), ") with generation ", tenure.generation.value(), ", after request ",
+                      sequences_[first.sequence].request_id, " (sequence ", sequences_[first.sequence].id.value(), ") had it with ",
+                      first.generation.value()));
+  }
+  // The page is free for a new generation when all who share the one before have ended.
+  for (const auto& [index, started] : before.holders) {
+    const Sequence& holder = sequences_[index];
+    if (index == tenure.sequence || (holder.has_ended && holder.ended <= tenure.started)) continue;
+    // An end may still come, with a time before this one: FinishConflicts judges.
+    Note(two_owners_, {index, first.generation, started}, tenure, page);
+  }
+}
+
+void BootHistory::Note(Conflicts& conflicts, const Tenure& earlier, const Tenure& later, PageId page) {
   const std::pair<uint32_t, uint32_t> key{earlier.sequence, later.sequence};
-  const auto found = conflicts_.find(key);
-  if (found != conflicts_.end()) {
+  const auto found = conflicts.find(key);
+  if (found != conflicts.end()) {
     ++found->second.pages;
-  } else if (conflicts_.size() < kMaxConflicts) {
-    conflicts_[key] = {page, earlier, later, before.has_ended, 1};
+  } else if (conflicts.size() < kMaxConflicts) {
+    conflicts[key] = {page, earlier, later, sequences_[earlier.sequence].has_ended, 1};
   } else if (InTime(gathered_.report.query, later.started, later.started)) {
     ++gathered_.report.more_findings;
   }
@@ -188,21 +223,32 @@ void BootHistory::Find(Finding::Kind kind, Micros time, std::string text) {
   AddFinding(gathered_.report, {kind, StampAt(time), std::move(text)});
 }
 
+std::string BootHistory::Describe(const Conflict& conflict, std::string_view what) const {
+  const Tenure &earlier = conflict.earlier, &later = conflict.later;
+  const Sequence &a = sequences_[earlier.sequence], &b = sequences_[later.sequence];
+  return absl::StrCat("page ", conflict.page.value(),
+                      conflict.pages > 1 ? absl::StrCat(" (and ", conflict.pages - 1, " more)") : "", " ", std::string(what),
+                      ": request ", a.request_id, " (sequence ", a.id.value(), ", domain ", domains_[a.domain], ", generation ",
+                      earlier.generation.value(), ", from ", FormatTime(earlier.started), " to ",
+                      a.has_ended ? FormatTime(a.ended) : "an end that is not in the log", ") and request ", b.request_id,
+                      " (sequence ", b.id.value(), ", domain ", domains_[b.domain], ", generation ", later.generation.value(),
+                      ", from ", FormatTime(later.started), ")");
+}
+
 void BootHistory::FinishConflicts() {
-  for (const auto& [key, conflict] : conflicts_) {
-    const Sequence& a = sequences_[conflict.earlier.sequence];
-    const Sequence& b = sequences_[conflict.later.sequence];
-    if (a.has_ended && a.ended <= conflict.later.started) continue;
-    std::string text = absl::StrCat(
-        "page ", conflict.page.value(), conflict.pages > 1 ? absl::StrCat(" (and ", conflict.pages - 1, " more)") : "",
-        " had two owners at once: request ", a.request_id, " (sequence ", a.id.value(), ", generation ",
-        conflict.earlier.generation.value(), ", from ", FormatTime(conflict.earlier.started), " to ",
-        a.has_ended ? FormatTime(a.ended) : "an end that is not in the log", ") and request ", b.request_id, " (sequence ",
-        b.id.value(), ", generation ", conflict.later.generation.value(), ", from ", FormatTime(conflict.later.started), ")");
+  for (const auto& [key, conflict] : two_owners_) {
+    const Sequence& first = sequences_[conflict.earlier.sequence];
+    if (first.has_ended && first.ended <= conflict.later.started) continue;
+    std::string text = Describe(conflict, "had two owners at once");
     if (conflict.ended_first)
       text += "; in the order of the log the first one had ended: a clock that was set back looks like this";
-    if (!a.has_ended && !missing_.empty()) text += "; records of this boot are missing, and the end may be one of them";
+    if (!first.has_ended && !missing_.empty()) text += "; records of this boot are missing, and the end may be one of them";
     Find(Finding::Kind::kTwoOwners, conflict.later.started, std::move(text));
+  }
+  for (const auto& [key, conflict] : across_domains_) {
+    Find(Finding::Kind::kSharedAcrossDomains, conflict.later.started,
+         Describe(conflict, "was shared by two isolation domains, which must never be") +
+             "; the second one could read what was computed for the first one's domain");
   }
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -74,13 +75,23 @@ class BootHistory {
     Generation generation;
     Micros started = 0;
   };
-  // Two tenures of a page that follow each other in the log.
+  // A page in its last generation. Sequences of one isolation domain may share it, and when all have ended it may stay cached
+  // for the next one.
+  struct Occupancy {
+    Tenure first;
+    // By sequence, with the time from which it held the page. Of those that have ended, only the last one to end matters.
+    absl::flat_hash_map<uint32_t, Micros> holders;
+    size_t sweep_at = kSweepAt;  // so many holders: the others that have ended are taken out
+  };
+  // Two sequences, and pages that both held though they must not.
   struct Conflict {
-    PageId page;
+    PageId page;  // the first of them
     Tenure earlier, later;
     bool ended_first = false;  // in the order of the log
-    uint64_t pages = 0;        // of the same two sequences
+    uint64_t pages = 0;
   };
+  using Conflicts = absl::flat_hash_map<std::pair<uint32_t, uint32_t>, Conflict>;  // by their two sequences
+  static constexpr size_t kSweepAt = 16;
 
   void Take(Boot& boot);
   void Take(Started& started);
@@ -91,16 +102,24 @@ class BootHistory {
 
   uint32_t IndexOf(Started& started);
   void TakePage(uint32_t index, const PageTenure& tenure, Micros time);
-  void Note(const Tenure& earlier, const Tenure& later, PageId page);
+  // False: the sequence holds it already.
+  bool Share(Occupancy& occupancy, const Tenure& tenure, PageId page);
+  void TakeOver(const Occupancy& before, const Tenure& tenure, PageId page);
+  void Sweep(Occupancy& occupancy) const;
+  void Note(Conflicts& conflicts, const Tenure& earlier, const Tenure& later, PageId page);
   RequestHash HashOf(const Sequence& sequence) const;
   Stamp StampAt(Micros time) const { return {time, summary_.role, summary_.boot}; }
   // When a request without an end let go of its pages at the latest.
   Micros OpenEnd() const;
   Fate FateOf(const Sequence& sequence) const;
+  std::string Describe(const Conflict& conflict, std::string_view what) const;
   void FinishConflicts();
   void FinishSequences();
   void FinishIncidents();
+  void FindRememberedDomains(const IncidentReport& report);
   IncidentReport Judge(Incident incident) const;
+  void ListSharers(std::span<const Tenure> sharers, const Holder& owner, bool at_once, IncidentReport& report) const;
+  void AddRemembered(std::span<const Tenure> tenures, IncidentReport& report) const;
   Holder HolderOf(const Tenure& tenure) const;
   void Find(Finding::Kind kind, Micros time, std::string text);
 
@@ -110,11 +129,11 @@ class BootHistory {
   std::vector<Missing> missing_;
   std::vector<Incident> incidents_;
   std::deque<Sequence> sequences_;
-  absl::flat_hash_map<uint64_t, uint32_t> index_;                           // by sequence id
-  absl::flat_hash_map<uint32_t, Tenure> owners_;                            // the last tenure of each page
-  absl::flat_hash_map<uint32_t, std::vector<Tenure>> histories_;            // of incident_pages_
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, Conflict> conflicts_;  // by their two sequences
-  absl::flat_hash_map<std::string, std::string> rejected_;                  // request ids, with the codes
+  absl::flat_hash_map<uint64_t, uint32_t> index_;                 // by sequence id
+  absl::flat_hash_map<uint32_t, Occupancy> occupancies_;          // by page
+  absl::flat_hash_map<uint32_t, std::vector<Tenure>> histories_;  // of incident_pages_
+  Conflicts two_owners_, across_domains_;
+  absl::flat_hash_map<std::string, std::string> rejected_;  // request ids, with the codes
   absl::flat_hash_map<std::string, uint32_t> domain_index_;
   std::deque<std::string> domains_;
   absl::flat_hash_set<RequestHash> on_boot_;

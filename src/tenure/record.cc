@@ -13,6 +13,8 @@ constexpr std::array<std::string_view, 6> kKinds = {"boot", "started", "ended", 
 static_assert(kKinds.size() == std::variant_size_v<Record>);
 // "[4294967295,18446744073709551615]," is 34 bytes; the other fields of a line are under 16 KiB, escaped.
 static_assert(kMaxPagesPerLine * 34 + (size_t{16} << 10) < kMaxLineBytes);
+// Of an incident, a holder has two names, escaped, and under 128 bytes of numbers.
+static_assert((kMaxEarlier + kMaxSharers) * (4 * kMaxNameBytes + 128) + (size_t{16} << 10) < kMaxLineBytes);
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -93,6 +95,16 @@ void Write(const Rejected& rejected, std::string& out) {
   line.Text("code", rejected.code, kMaxWordsBytes);
 }
 
+std::string ListOf(std::span<const RememberedTenure> tenures) {
+  std::string list = "[";
+  for (const RememberedTenure& t : tenures) {
+    absl::StrAppend(&list, list.size() > 1 ? "," : "", "[", t.tenure.page.value(), ",", t.tenure.generation.value(), ",",
+                    t.sequence.value(), ",", Quoted(t.request_id, kMaxNameBytes), ",", Quoted(t.domain, kMaxNameBytes), ",",
+                    Shown(t.started), ",", Shown(t.ended), "]");
+  }
+  return list += "]";
+}
+
 void Write(const Incident& incident, std::string& out) {
   Line line(Kind::kIncident, incident.stamp, out);
   line.Number("sequence", incident.sequence.value());
@@ -104,13 +116,15 @@ void Write(const Incident& incident, std::string& out) {
   line.Number("found", incident.found_generation.value());
   line.Text("action", incident.action, kMaxWordsBytes);
   line.Text("detail", incident.detail, kMaxWordsBytes);
-  std::string list = "[";
-  for (const EarlierTenure& e : std::span(incident.earlier).first(std::min(incident.earlier.size(), kMaxEarlier))) {
-    absl::StrAppend(&list, list.size() > 1 ? "," : "", "[", e.tenure.page.value(), ",", e.tenure.generation.value(), ",",
-                    e.sequence.value(), ",", Quoted(e.request_id, kMaxNameBytes), ",", Quoted(e.domain, kMaxNameBytes), ",",
-                    Shown(e.started), ",", Shown(e.ended), "]");
-  }
-  line.Raw("earlier", list += "]");
+  const auto earlier = std::span(incident.earlier).first(std::min(incident.earlier.size(), kMaxEarlier));
+  const auto sharers = std::span(incident.sharers).first(std::min(incident.sharers.size(), kMaxSharers));
+  line.Raw("earlier", ListOf(earlier));
+  // Logs from before pages were shared have none of the rest: what is empty is left out, so that a line has one form.
+  const uint64_t more_earlier = incident.more_earlier + (incident.earlier.size() - earlier.size());
+  const uint64_t more_sharers = incident.more_sharers + (incident.sharers.size() - sharers.size());
+  if (more_earlier > 0) line.Number("more_earlier", more_earlier);
+  if (!sharers.empty()) line.Raw("sharers", ListOf(sharers));
+  if (more_sharers > 0) line.Number("more_sharers", more_sharers);
 }
 
 void Write(const Gap& gap, std::string& out) {

@@ -28,9 +28,10 @@ enum class Outcome : uint8_t { kFinished, kCancelled, kFailed, kHandedOver, kInt
 // Limits of a line, for writer and reader. Longer strings are cut by the writer and refused by the reader.
 inline constexpr size_t kMaxLineBytes = size_t{1} << 20;
 inline constexpr size_t kMaxPagesPerLine = 16384;
-inline constexpr size_t kMaxEarlier = 8;
-inline constexpr size_t kMaxNameBytes = 256;   // request ids, domains
-inline constexpr size_t kMaxWordsBytes = 512;  // everything else
+inline constexpr size_t kMaxSharers = 16;               // of an incident
+inline constexpr size_t kMaxEarlier = 4 * kMaxSharers;  // four generations, each with as many holders
+inline constexpr size_t kMaxNameBytes = 256;            // request ids, domains
+inline constexpr size_t kMaxWordsBytes = 512;           // everything else
 
 // `Incident::action`, as the report knows them; another text is shown as it stands.
 inline constexpr std::string_view kActionEnded = "request ended, page quarantined";
@@ -100,8 +101,8 @@ struct Rejected {
   friend bool operator==(const Rejected&, const Rejected&) = default;
 };
 
-// A tenure that an incident's page had before. `ended` is 0 when it has not.
-struct EarlierTenure {
+// A holder of an incident's page, as its worker remembered it. `ended` is 0 when it has not.
+struct RememberedTenure {
   PageTenure tenure{};
   SequenceId sequence{};
   std::string request_id{};
@@ -109,7 +110,7 @@ struct EarlierTenure {
   Micros started = 0;
   Micros ended = 0;
 
-  friend bool operator==(const EarlierTenure&, const EarlierTenure&) = default;
+  friend bool operator==(const RememberedTenure&, const RememberedTenure&) = default;
 };
 
 // A check of a page failed.
@@ -124,7 +125,11 @@ struct Incident {
   Generation found_generation{};
   std::string action{};
   std::string detail{};
-  std::vector<EarlierTenure> earlier{};  // newest first, at most kMaxEarlier are written
+  // Both newest first; at most kMaxEarlier and kMaxSharers are written. Of the rest that is known, the record has the number.
+  std::vector<RememberedTenure> earlier{};  // of other generations
+  uint64_t more_earlier = 0;
+  std::vector<RememberedTenure> sharers{};  // others that hold, or held, the page in the expected generation
+  uint64_t more_sharers = 0;
 
   friend bool operator==(const Incident&, const Incident&) = default;
 };

@@ -139,6 +139,28 @@ void Take(Taker& line, Rejected& rejected) {
   rejected.code = line.Text(",\"code\":", kMaxWordsBytes);
 }
 
+void TakeList(Taker& line, size_t limit, std::vector<RememberedTenure>& tenures) {
+  line.List(limit, [&] {
+    RememberedTenure& one = tenures.emplace_back();
+    line.Skip("[");
+    one.tenure = line.Tenure();
+    one.sequence = SequenceId(line.Number(","));
+    one.request_id = line.Text(",", kMaxNameBytes);
+    one.domain = line.Text(",", kMaxNameBytes);
+    one.started = static_cast<Micros>(line.Number(",", kMaxTime));
+    one.ended = static_cast<Micros>(line.Number(",", kMaxTime));
+    line.Skip("]");
+  });
+}
+
+// A number that the writer leaves out when it is 0.
+uint64_t TakeOptionalNumber(Taker& line, std::string_view key) {
+  if (!line.Next(key)) return 0;
+  const uint64_t number = line.Number(key);
+  if (number == 0) line.Fail();
+  return number;
+}
+
 void Take(Taker& line, Incident& incident) {
   incident.sequence = SequenceId(line.Number(",\"sequence\":"));
   incident.request_id = line.Text(",\"request\":", kMaxNameBytes);
@@ -150,17 +172,14 @@ void Take(Taker& line, Incident& incident) {
   incident.action = line.Text(",\"action\":", kMaxWordsBytes);
   incident.detail = line.Text(",\"detail\":", kMaxWordsBytes);
   line.Skip(",\"earlier\":");
-  line.List(kMaxEarlier, [&] {
-    EarlierTenure& earlier = incident.earlier.emplace_back();
-    line.Skip("[");
-    earlier.tenure = line.Tenure();
-    earlier.sequence = SequenceId(line.Number(","));
-    earlier.request_id = line.Text(",", kMaxNameBytes);
-    earlier.domain = line.Text(",", kMaxNameBytes);
-    earlier.started = static_cast<Micros>(line.Number(",", kMaxTime));
-    earlier.ended = static_cast<Micros>(line.Number(",", kMaxTime));
-    line.Skip("]");
-  });
+  TakeList(line, kMaxEarlier, incident.earlier);
+  incident.more_earlier = TakeOptionalNumber(line, ",\"more_earlier\":");
+  if (constexpr std::string_view kSharers = ",\"sharers\":"; line.Next(kSharers)) {
+    line.Skip(kSharers);
+    TakeList(line, kMaxSharers, incident.sharers);
+    if (incident.sharers.empty()) line.Fail();  // the writer leaves an empty list out
+  }
+  incident.more_sharers = TakeOptionalNumber(line, ",\"more_sharers\":");
 }
 
 void Take(Taker& line, Gap& gap) {

@@ -39,6 +39,17 @@ std::vector<Record> OneOfEach() {
                "head tag \"wrong\" \\",
                {{{PageId(3), Generation(4)}, SequenceId(2), "chatcmpl-0", "other", 5, 6},
                 {{PageId(3), Generation(1)}, SequenceId(1), "", "", 1, 0}}},
+      Incident{.stamp = kStamp,
+               .sequence = SequenceId(7),
+               .check = "payload",
+               .page = PageId(3),
+               .expected_generation = Generation(9),
+               .earlier = {{{PageId(3), Generation(4)}, SequenceId(2), "chatcmpl-0", "other", 5, 6}},
+               .more_earlier = 3,
+               .sharers = {{{PageId(3), Generation(9)}, SequenceId(6), "chatcmpl-3", "default", 8, 0},
+                           {{PageId(3), Generation(9)}, SequenceId(5), "", "", 7, 9}},
+               .more_sharers = kMax},
+      Incident{.stamp = kStamp, .sequence = SequenceId(7), .more_sharers = 1},
       Gap{kStamp, 1'795'999'999'000'000, 12},
   };
 }
@@ -182,6 +193,48 @@ TEST(RecordTest, MoreThanALinesWorthIsRefused) {
   for (size_t i = 0; i < kMaxEarlier - 2; ++i) earlier.insert(at, R"([1,2,3,"a","b",4,5],)");
   EXPECT_TRUE(Parse(earlier).ok()) << earlier;
   EXPECT_FALSE(Parse(earlier.insert(at, R"([1,2,3,"a","b",4,5],)")).ok());
+}
+
+TEST(RecordTest, IncidentsFromBeforePagesWereSharedStillParse) {
+  const std::string line =
+      R"({"kind":"incident","time":1796000000123456,"role":"decode","boot":"ab00000000000001","sequence":7,"request":"a","domain":"b",)"
+      R"("check":"tags","page":3,"expected":9,"found":4,"action":"x","detail":"","earlier":[[3,4,2,"c","d",5,6]]})";
+  const auto parsed = Parse(line);
+  ASSERT_TRUE(parsed.ok());
+  const auto& incident = std::get<Incident>(*parsed);
+  EXPECT_EQ(incident.earlier.size(), 1u);
+  EXPECT_TRUE(incident.sharers.empty());
+  EXPECT_EQ(incident.more_earlier + incident.more_sharers, 0u);
+  EXPECT_EQ(LineOf(*parsed), line);
+}
+
+TEST(RecordTest, ARecordOfAnIncidentHasBoundedListsAndSaysHowManyTheyLeaveOut) {
+  Incident incident{.stamp = kStamp, .sequence = SequenceId(1), .more_earlier = 1, .more_sharers = 2};
+  const RememberedTenure longest{{PageId(~0u), Generation(kMax)},    SequenceId(kMax),
+                                 std::string(kMaxNameBytes, '"'),    std::string(kMaxNameBytes, '"'),
+                                 std::numeric_limits<Micros>::max(), std::numeric_limits<Micros>::max()};
+  incident.earlier.assign(kMaxEarlier + 5, longest);
+  incident.sharers.assign(kMaxSharers + 7, longest);
+  const std::string line = LineOf(incident);
+  EXPECT_LT(line.size(), kMaxLineBytes);
+  const auto parsed = Parse(line);
+  ASSERT_TRUE(parsed.ok());
+  const auto& got = std::get<Incident>(*parsed);
+  EXPECT_EQ(got.earlier.size(), kMaxEarlier);
+  EXPECT_EQ(got.more_earlier, 6u);
+  EXPECT_EQ(got.sharers.size(), kMaxSharers);
+  EXPECT_EQ(got.more_sharers, 9u);
+}
+
+TEST(RecordTest, WhatTheWriterOfAnIncidentLeavesOutIsRefused) {
+  std::string good = LineOf(Incident{.stamp = kStamp});
+  good.pop_back();
+  ASSERT_TRUE(Parse(good + "}").ok());
+  EXPECT_TRUE(Parse(good + R"(,"more_earlier":1,"sharers":[[3,9,2,"c","d",5,6]],"more_sharers":1})").ok());
+  for (const char* rest :
+       {R"(,"sharers":[])", R"(,"more_sharers":0)", R"(,"more_earlier":0)", R"(,"more_sharers":1,"more_earlier":1)",
+        R"(,"sharers":[[3,9,2,"c","d",5]])", R"(,"sharers":[[3,9,2,"c","d",5,6]],"sharers":[[3,9,2,"c","d",5,6]])"})
+    EXPECT_FALSE(Parse(good + rest + "}").ok()) << rest;
 }
 
 // Whatever is accepted is what the writer would have written, to the byte, and JSON for other tools.

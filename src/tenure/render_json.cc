@@ -26,7 +26,9 @@ Json ToJson(const Holder& holder) {
           {"pages_verified", holder.pages_verified},
           {"own_incident", holder.own_incident},
           {"tag_was_found", holder.tag_was_found},
+          {"shared_generation", holder.shared},
           {"overlaps", holder.overlaps},
+          {"checks_passed", holder.checks_passed},
           {"from_incident_record", holder.from_incident}};
 }
 
@@ -52,6 +54,7 @@ Json ToJson(const IncidentReport& report, bool incomplete) {
           {"detail", incident.detail},
           {"owner", report.owner.has_value() ? ToJson(*report.owner) : Json(nullptr)},
           {"content_may_be_of", ToJson(report.content)},
+          {"record_left_off", {{"earlier", incident.more_earlier}, {"sharers", incident.more_sharers}}},
           {"could_be_affected", ToJson(report.exposed)},
           {"held_it_and_passed", ToJson(report.passed)},
           {"ruled_out",

@@ -26,16 +26,28 @@ std::string EndText(const Holder& holder) {
   return absl::StrCat("to ", FormatTime(holder.ended), ", ", Text(Name(holder.outcome)));
 }
 
+// How a holder stands to the incident.
+std::string RelationText(const Holder& holder) {
+  std::string text;
+  if (holder.shared) {
+    text = ", held the generation of the incident";
+    if (!holder.from_incident) text += holder.overlaps ? " at the same time as its request" : " at another time than its request";
+    if (holder.checks_passed) text += ", its own checks passed";
+  } else if (holder.overlaps) {
+    text = ", while the generation of the incident was held";
+  }
+  return absl::StrCat(text, holder.own_incident ? ", with an incident of its own" : "",
+                      holder.tag_was_found && !holder.shared ? ", whose tag was found in the page" : "",
+                      holder.from_incident ? ", known from the incident's record alone" : "");
+}
+
 void AppendHolders(const Holders& holders, std::string& out) {
   const size_t shown = std::min(holders.listed.size(), kShown);
   for (size_t i = 0; i < shown; ++i) {
     const Holder& holder = holders.listed[i];
     absl::StrAppend(&out, "      generation ", holder.generation.value(), ": request ",
                     RequestText(holder.request_id, holder.domain, holder.sequence), ", ", FormatTime(holder.started), " ",
-                    EndText(holder), holder.overlaps ? ", at the same time as the request of the incident" : "",
-                    holder.own_incident ? ", with an incident of its own" : "",
-                    holder.tag_was_found ? ", whose tag was found in the page" : "",
-                    holder.from_incident ? ", known from the incident's record alone" : "", "\n");
+                    EndText(holder), RelationText(holder), "\n");
   }
   const uint64_t more = holders.listed.size() - shown + holders.more;
   if (more > 0)
@@ -44,13 +56,15 @@ void AppendHolders(const Holders& holders, std::string& out) {
 
 std::string OwnerText(const IncidentReport& report) {
   const Incident& incident = report.incident;
-  std::string text = absl::StrCat("request ", RequestText(incident.request_id, incident.domain, incident.sequence));
+  const bool is_named = incident.sequence != SequenceId();
+  std::string text = is_named ? absl::StrCat("request ", RequestText(incident.request_id, incident.domain, incident.sequence))
+                              : "no request is named as the page's owner";
   if (incident.action == kActionEnded) {
     text += ": ended before a token was sampled from the page";
   } else if (incident.action == kActionRetired) {
     text += ": the page was given up before it was used";
   }
-  if (!report.owner.has_value()) return text + "; its start is not in the log";
+  if (!report.owner.has_value()) return is_named ? text + "; its start is not in the log" : text;
   if (report.owner->fate != Fate::kEnded) return absl::StrCat(text, "; ", Text(Name(report.owner->fate)));
   absl::StrAppend(&text, "; outcome ", Text(Name(report.owner->outcome)));
   if (report.owner->generated_tokens > 0) {
@@ -87,11 +101,20 @@ void AppendIncident(const Report& report, size_t index, std::string& out) {
   }
   AppendHolders(at.content, out);
   if (at.exposed.listed.empty()) {
-    out += "    could be affected: no request (none held the page later or at the same time without passing all checks)\n";
+    out +=
+        "    could be affected: no other request (none shared the generation, or held the page later or at the same time without "
+        "passing all checks)\n";
   } else {
-    out += "    could be affected: held the page later or at the same time, and not all their checks are known to have passed\n";
+    out +=
+        "    could be affected: shared the generation, or held the page later or at the same time and not all their checks are "
+        "known to have passed\n";
   }
   AppendHolders(at.exposed, out);
+  if (report.incomplete() && incident.more_sharers + incident.more_earlier > 0) {
+    absl::StrAppend(&out, "    holders whom the worker knew and its record of the incident does not name: ", incident.more_sharers,
+                    " who shared the generation, ", incident.more_earlier,
+                    " earlier ones; what is missing in the log may be theirs\n");
+  }
   if (!at.passed.listed.empty()) out += "    held the page later or at the same time, all their checks passed\n";
   AppendHolders(at.passed, out);
   AppendRuledOut(report, at, out);

@@ -170,6 +170,8 @@ std::string_view Name(Finding::Kind kind) {
   switch (kind) {
     case Finding::Kind::kTwoOwners:
       return "two_owners";
+    case Finding::Kind::kSharedAcrossDomains:
+      return "shared_across_domains";
     case Finding::Kind::kGenerationBackwards:
       return "generation_backwards";
     case Finding::Kind::kRejectedThenStarted:

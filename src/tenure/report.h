@@ -49,7 +49,9 @@ struct Holder {
   uint64_t pages_verified = 0;
   bool own_incident = false;   // a check of its own failed, on whichever page
   bool tag_was_found = false;  // the generation that the check found is this one's
-  bool overlaps = false;       // it held the page while the incident's request did
+  bool shared = false;         // it held the page in the incident's own generation
+  bool overlaps = false;       // held it while the incident's request did; of another generation: or one who shared it with that
+  bool checks_passed = false;  // its own, all of them
   bool from_incident = false;  // known from the incident's record alone: nothing is known of its outcome
 };
 
@@ -69,15 +71,18 @@ struct IncidentReport {
   Incident incident{};
   std::optional<Holder> owner{};  // none: its Started is not in the log
   Holders content{};              // earlier tenures of the page, newest first: what may have been in it
-  Holders exposed{};              // held it later or at the same time, and not every check of theirs is known to have passed
-  Holders passed{};               // held it later or at the same time, and all their checks passed
+  // All who shared the generation, at any time; and who held the page later or at the same time, and not every check of theirs is
+  // known to have passed.
+  Holders exposed{};
+  Holders passed{};  // held it later or at the same time, and all their checks passed
   RuledOut ruled_out{};
 };
 
 // Something that must not be in a log, beside what the checks found.
 struct Finding {
   enum class Kind : uint8_t {
-    kTwoOwners,            // two sequences had one page at the same time (I2)
+    kTwoOwners,            // a page was given out again while somebody held it in an earlier generation (I2)
+    kSharedAcrossDomains,  // sequences of two isolation domains had a page in one generation (I10)
     kGenerationBackwards,  // a page was given out with a generation that is not newer than the one before (I2)
     kRejectedThenStarted,  // a rejected request took pages (I1)
     kSequenceReused,       // a sequence took pages after its end

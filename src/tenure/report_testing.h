@@ -19,7 +19,7 @@ inline constexpr Micros kNoon = 1'796'126'400'000'000;  // 2026-12-01T12:00:00Z
 // A moment of the stories, so many seconds after noon.
 constexpr Micros At(int seconds) { return kNoon + Micros{seconds} * 1'000'000; }
 
-// The log of one boot. Request "rN" is sequence N, of domain "dN".
+// The log of one boot. Request "rN" is sequence N, of domain "dN", or of the one that StartIn and BreakIn name.
 class Worker {
  public:
   Worker(const TempFolder& folder, Role role, uint64_t boot, int at, uint32_t number = 1)
@@ -29,6 +29,9 @@ class Worker {
 
   void Start(uint64_t n, int at, std::vector<PageTenure> pages, uint64_t prompt_tokens = 100) {
     Write(Started{Stamped(at), SequenceId(n), absl::StrCat("r", n), absl::StrCat("d", n), prompt_tokens, 10, std::move(pages)});
+  }
+  void StartIn(std::string domain, uint64_t n, int at, std::vector<PageTenure> pages) {
+    Write(Started{Stamped(at), SequenceId(n), absl::StrCat("r", n), std::move(domain), 100, 10, std::move(pages)});
   }
   void End(uint64_t n, int at, Outcome outcome = Outcome::kFinished) { Write(Ended{Stamped(at), SequenceId(n), outcome, 3, 2}); }
   // A request that took one page and finished.
@@ -41,9 +44,22 @@ class Worker {
   }
   // A check of request n's page fails: the tag there is of generation `found`.
   void Break(uint64_t n, int at, PageTenure page, uint64_t found, std::string_view action = kActionEnded,
-             std::vector<EarlierTenure> earlier = {}) {
+             std::vector<RememberedTenure> earlier = {}) {
     Write(Incident{Stamped(at), SequenceId(n), absl::StrCat("r", n), absl::StrCat("d", n), "tags", page.page, page.generation,
                    Generation(found), std::string(action), "", std::move(earlier)});
+  }
+  // The same for a page that others share: `sharers` is what the worker remembered of them.
+  void BreakIn(std::string domain, uint64_t n, int at, PageTenure page, std::vector<RememberedTenure> sharers = {}) {
+    Write(Incident{.stamp = Stamped(at),
+                   .sequence = SequenceId(n),
+                   .request_id = absl::StrCat("r", n),
+                   .domain = std::move(domain),
+                   .check = "payload",
+                   .page = page.page,
+                   .expected_generation = page.generation,
+                   .found_generation = page.generation,
+                   .action = std::string(kActionEnded),
+                   .sharers = std::move(sharers)});
   }
   void Write(const Record& record) {
     std::string lines;

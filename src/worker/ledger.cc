@@ -7,27 +7,19 @@
 #include "tenure/time.h"
 
 namespace cofferdam::worker {
-namespace {
-
-constexpr size_t kRemembered = 4;  // tenures of a page, beside the log on disk, which has all
-
-}  // namespace
 
 void Ledger::OnStarted(const engine::Engine& engine, SequenceId sequence, const Owner& owner) {
-  auto holder = std::make_shared<Holder>(
-      Holder{.sequence = sequence, .request_id = owner.request_id, .domain = owner.domain, .started = tenure::WallClock()});
+  auto holder = std::make_shared<tenure::RecentHolders::Holder>(tenure::RecentHolders::Holder{
+      .sequence = sequence, .request_id = owner.request_id, .domain = owner.domain, .started = tenure::WallClock()});
   tenure::Started record{.stamp = {.time = holder->started},
                          .sequence = sequence,
                          .request_id = owner.request_id,
                          .domain = owner.domain,
                          .prompt_tokens = owner.prompt_tokens,
                          .max_output = owner.max_output};
-  history_.resize(engine.pool().total_pages());
   for (const auto& [page, generation] : engine.TenuresOf(sequence)) {
     record.pages.push_back({.page = page, .generation = generation});
-    std::deque<Tenure>& history = history_[page.value()];
-    history.push_front({.generation = generation, .holder = holder});
-    if (history.size() > kRemembered) history.pop_back();
+    recent_.Add(record.pages.back(), holder);
   }
   live_.emplace(sequence, std::move(holder));
   if (log_ != nullptr) log_->Append(std::move(record));
@@ -75,16 +67,7 @@ void Ledger::OnWrong(SequenceId sequence, std::span<const engine::WrongPage> pag
       incident.request_id = live->second->request_id;
       incident.domain = live->second->domain;
     }
-    for (size_t i = 0; page.page.value() < history_.size() && i < history_[page.page.value()].size(); ++i) {
-      const Tenure& tenure = history_[page.page.value()][i];
-      if (tenure.generation == page.expected) continue;
-      incident.earlier.push_back({.tenure = {.page = page.page, .generation = tenure.generation},
-                                  .sequence = tenure.holder->sequence,
-                                  .request_id = tenure.holder->request_id,
-                                  .domain = tenure.holder->domain,
-                                  .started = tenure.holder->started,
-                                  .ended = tenure.holder->ended});
-    }
+    recent_.Describe(incident);
     log::error("incident: check {} failed on page {} of request {}: expected generation {}, found {}; {}", incident.check,
                page.page.value(), incident.request_id, page.expected.value(), incident.found_generation.value(), incident.action);
     if (log_ != nullptr) log_->Append(std::move(incident));

@@ -3,18 +3,17 @@
 #define COFFERDAM_WORKER_LEDGER_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "tenure/log.h"
+#include "tenure/recent_holders.h"
 
 namespace cofferdam::worker {
 
@@ -45,20 +44,9 @@ class Ledger {
   uint64_t errors() const { return log_ == nullptr ? 0 : log_->errors(); }
 
  private:
-  // Shared by the pages that the sequence held: they remember it for those who hold them next.
-  struct Holder {
-    SequenceId sequence;
-    std::string request_id, domain;
-    tenure::Micros started = 0, ended = 0;
-  };
-  struct Tenure {
-    Generation generation;
-    std::shared_ptr<Holder> holder;
-  };
-
   std::unique_ptr<tenure::Log> log_;
-  std::map<SequenceId, std::shared_ptr<Holder>> live_;
-  std::vector<std::deque<Tenure>> history_;  // by page, newest first, at most kRemembered
+  std::map<SequenceId, std::shared_ptr<tenure::RecentHolders::Holder>> live_;
+  tenure::RecentHolders recent_;
   std::map<std::string, uint64_t> refused_ = {
       {"invalid_request", 0}, {std::string(error_code::kContextLengthExceeded), 0}, {std::string(error_code::kQueueFull), 0}};
   uint64_t incidents_ = 0;
