@@ -209,7 +209,8 @@ absl::Status Servers::Start(const Arguments& more) {
   const std::string keys = folder_ + "/keys";
   std::ofstream(keys) << kKeyOfA << "\n" << kKeyOfB << "\n";
   Arguments arguments{"up", "--port", "0", "--threads", "2", "--api-key-file", keys, "--page-size", absl::StrCat(kPageTokens)};
-  arguments.insert(arguments.end(), {"--shrink-context", "--decode-kv-tokens", absl::StrCat(kDecodeTokens)});
+  // As the incident was: every prompt handed over whole. And with all protections off, a cache keeps what they would have kept out.
+  arguments.insert(arguments.end(), {"--no-prefix-cache", "--shrink-context", "--decode-kv-tokens", absl::StrCat(kDecodeTokens)});
   arguments.insert(arguments.end(), more.begin(), more.end());
   if (!Spawn(std::move(arguments))) return absl::InternalError("no process could be started");
   const std::string mark = "gateway listens on port ";

@@ -47,7 +47,9 @@ void Engine::CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<Wron
     const bool filled = state == kv::PageState::kSealed ||
                         (state == kv::PageState::kFilling ? covered < first + page_tokens : covered <= first) ||
                         FaultIsOn(Fault::kStatesNotCompared);
-    if (own && filled && !handle.bad() && pool_.TagsMatch(handle.page(), handle.generation())) continue;
+    const bool right = own && filled && pool_.TagsMatch(handle.page(), handle.generation());
+    // A page that another check found wrong is so for all that share it; this sequence may know already.
+    if (right && (!handle.bad() || std::ranges::find(wrong, handle.page(), &WrongPage::page) != wrong.end())) continue;
     ++counters_.checks[CheckKind::kTags].failed;
     wrong.push_back(Describe(sequence, i, CheckKind::kTags));
   }
@@ -155,11 +157,7 @@ void Engine::CheckAfterStep(std::vector<Slice>& slices, std::vector<Event>& even
     }
   }
   for (size_t i = 0; i < slices.size(); ++i) {
-    std::vector<WrongPage> tags;
-    CheckTags(*slices[i].sequence, slices[i].sequence->covered() + slices[i].rows, tags);
-    for (const WrongPage& page : tags) {
-      if (std::ranges::find(wrong[i], page.page, &WrongPage::page) == wrong[i].end()) wrong[i].push_back(page);
-    }
+    CheckTags(*slices[i].sequence, slices[i].sequence->covered() + slices[i].rows, wrong[i]);
   }
   for (size_t i = 0; i < slices.size(); ++i) {
     if (wrong[i].empty()) continue;

@@ -221,11 +221,10 @@ void Engine::Erase(Sequence& sequence, const std::vector<PageId>& quarantine) {
   // With a row of its own still under way, the sequence is through only when the next step is.
   const bool late = FaultIsOn(Fault::kFinishedRowComputes) && sequence.generates();
   const StepEpoch epoch(steps_started_ + (late ? 1 : 0));
-  // Last pages first: whoever pins a page pins all before it.
-  for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) {
-    const bool bad = std::ranges::find(quarantine, page->page()) != quarantine.end();
-    if (bad) cache_.Condemn(page->page(), epoch);
-    auto taken = page->Take();
+  for (PageRef& page : sequence.pages) {
+    const bool bad = std::ranges::find(quarantine, page.page()) != quarantine.end();
+    if (bad) cache_.Condemn(page.page(), epoch);
+    auto taken = page.Take();
     if (auto* pin = std::get_if<kv::PrefixCache::Pin>(&taken)) {
       cache_.Unpin(std::move(*pin), epoch);
     } else if (bad) {

@@ -58,6 +58,7 @@ class FaultsInServers : public testing::TestWithParam<const char*> {
                                        "--chunk-tokens",
                                        "64",
                                        "--lifo-pages",
+                                       "--no-prefix-cache",  // every request hands its pages over, and each fault has one victim
                                        "--local-prefill-tokens",
                                        "1",
                                        "--kv-tokens",
