@@ -52,7 +52,7 @@ def main():
     options = parser.parse_args()
     connection = http.client.HTTPConnection(options.host, options.port, timeout=600)
     draw = random.Random(7)
-    run = draw.randrange(1 << 60)  # what an earlier run left is not found
+    run = random.SystemRandom().randrange(1 << 60)  # what an earlier run left is not found
     warm, cold, ratios, hits = [], [], [], []
     for pair in range(options.pairs + 1):  # the first warms up
         prompt = [draw.randrange(100, options.vocabulary) for _ in range(options.tokens + options.more)]

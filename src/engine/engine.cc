@@ -54,10 +54,9 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
   if (FaultIsOn(Fault::kRejectGoesOn) && !Judge(spec).ok()) spec.tokens = {1};
   if (sequences_.size() >= options_.max_sequences) return kv::MustWait{};
   // A sequence that generates computes its last token itself, and into a page of its own.
-  const size_t shareable = spec.tokens.size() - (spec.sampling.has_value() ? 1 : 0);
+  const size_t shareable = (spec.tokens.size() - (spec.sampling.has_value() ? 1 : 0)) / pool_.layout().page_tokens();
   std::vector<kv::PrefixCache::Pin> cached;
-  if (options_.prefix_cache)
-    cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, shareable / pool_.layout().page_tokens());
+  if (options_.prefix_cache) cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, shareable);
   const kv::AdmissionNeed need{
       .prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output, .cached_pages = cached.size()};
   kv::AdmissionResult result = admission_.Admit(need, pool_.counts());
@@ -72,6 +71,7 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
   }
   std::optional<std::vector<kv::PageHandle>> pages = pool_.Reserve(std::get<kv::Admitted>(std::move(result)));
   CD_CHECK(pages.has_value(), "admission and reservation are one action of one thread");
+  if (options_.prefix_cache) cache_.CountLookup(shareable, cached.size());
 
   const SequenceId id(next_sequence_++);
   auto sequence = std::make_unique<Sequence>(id, std::move(spec), pool_.layout());

@@ -5,6 +5,10 @@
 #include "base/check.h"
 
 namespace cofferdam::kv {
+namespace {
+// Old pages of small domains that are passed over for each page that goes; then the largest domain gives one.
+constexpr int kMostLooks = 64;
+}  // namespace
 
 struct PrefixCache::Node {
   PageHandle handle;
@@ -69,12 +73,18 @@ void PrefixCache::Account(Node& node, int change) {
 
 void PrefixCache::UpdateLeaf(Node& node) {
   const bool is_leaf = node.pins == 0 && node.children.empty();
-  if (is_leaf == node.is_leaf) return;
+  if (is_leaf != node.is_leaf) SetLeaf(node, is_leaf);
+}
+
+void PrefixCache::SetLeaf(Node& node, bool is_leaf) {
   node.is_leaf = is_leaf;
+  const std::pair<uint64_t, Node*> entry{node.last_used, &node};
   if (is_leaf) {
-    node.tree->leaves.insert({node.last_used, &node});
+    node.tree->leaves.insert(entry);
+    leaves_.insert(entry);
   } else {
-    node.tree->leaves.erase({node.last_used, &node});
+    node.tree->leaves.erase(entry);
+    leaves_.erase(entry);
   }
 }
 
@@ -90,8 +100,6 @@ PrefixCache::Pin PrefixCache::MakePin(Node& node) {
 std::vector<PrefixCache::Pin> PrefixCache::Acquire(const Domain& domain, std::span<const TokenId> tokens, size_t most_pages) {
   const uint32_t page_tokens = pool_.layout().page_tokens();
   const size_t most = std::min<size_t>(most_pages, tokens.size() / page_tokens);
-  ++counters_.lookups;
-  counters_.looked_up_tokens += most * page_tokens;
   std::vector<Pin> path;
   const auto found = trees_.find(domain.name);
   if (found == trees_.end()) return path;
@@ -104,8 +112,12 @@ std::vector<PrefixCache::Pin> PrefixCache::Acquire(const Domain& domain, std::sp
     path.push_back(MakePin(*node));
     parent = node;
   }
-  counters_.hit_tokens += path.size() * page_tokens;
   return path;
+}
+
+void PrefixCache::CountLookup(size_t most_pages, size_t found_pages) {
+  counters_.looked_up_tokens += most_pages * pool_.layout().page_tokens();
+  counters_.hit_tokens += found_pages * pool_.layout().page_tokens();
 }
 
 std::variant<PrefixCache::Pin, PageHandle> PrefixCache::Insert(const Domain& domain, const Pin* parent,
@@ -155,14 +167,20 @@ void PrefixCache::LetGo(std::unique_ptr<Node> node, StepEpoch epoch) {
   }
 }
 
+PrefixCache::Node& PrefixCache::NextToGo() {
+  int looks = kMostLooks;
+  for (const auto& [last_used, node] : leaves_) {
+    if (--looks < 0) break;
+    if (node->tree->evictable * by_evictable_.size() >= evictable_) return *node;
+  }
+  Tree& largest = *by_evictable_.rbegin()->second;
+  CD_CHECK(!largest.leaves.empty(), "whoever pins a page pins all before it");
+  return *largest.leaves.begin()->second;
+}
+
 uint64_t PrefixCache::Evict(uint64_t pages, StepEpoch epoch) {
   uint64_t evicted = 0;
-  while (evicted < pages && !by_evictable_.empty()) {
-    Tree& tree = *by_evictable_.rbegin()->second;
-    CD_CHECK(!tree.leaves.empty(), "whoever pins a page pins all before it");
-    Detach(*tree.leaves.begin()->second, epoch);
-    ++evicted;
-  }
+  for (; evicted < pages && evictable_ > 0; ++evicted) Detach(NextToGo(), epoch);
   counters_.evicted_pages += evicted;
   return evicted;
 }
@@ -180,7 +198,7 @@ uint64_t PrefixCache::Detach(Node& node, StepEpoch epoch) {
     left.insert(left.end(), next.children.begin(), next.children.end());
     Tree& tree = *next.tree;
     if (next.pins == 0) Account(next, -1);
-    if (next.is_leaf) tree.leaves.erase({next.last_used, &next});
+    if (next.is_leaf) SetLeaf(next, false);
     by_page_.erase(next.handle.page());
     auto own = tree.nodes.extract(next.identity);
     std::unique_ptr<Node> held = std::move(own.mapped());

@@ -33,7 +33,6 @@ struct Domain {
 };
 
 struct PrefixCacheCounters {
-  uint64_t lookups = 0;
   uint64_t looked_up_tokens = 0;  // of whole pages that a hit could have covered
   uint64_t hit_tokens = 0;
   uint64_t inserted_pages = 0;
@@ -77,6 +76,8 @@ class PrefixCache {
 
   // Looks the longest path up that holds the beginning of `tokens`, at most `most_pages` whole pages, and pins it, in one step.
   std::vector<Pin> Acquire(const Domain& domain, std::span<const TokenId> tokens, size_t most_pages);
+  // Counts a look-up that came to something; one that is repeated, because there is no room yet, counts once.
+  void CountLookup(size_t most_pages, size_t found_pages);
   // Puts a sealed whole page behind `parent` (null: the first of a path) and pins it. Returns the handle when the tree holds such a
   // page already, or does not hold the parent any more. `tokens` are those of the page; `origin` names the worker whose bytes they
   // are, 0 for our own.
@@ -87,8 +88,8 @@ class PrefixCache {
 
   // Pages that Evict could let go now.
   uint64_t evictable_pages() const { return evictable_; }
-  // Lets up to `pages` pages retire: of the domain that holds most that nobody uses, those that were used least recently.
-  // Returns how many.
+  // Lets up to `pages` pages retire: those that were used least recently, of domains that hold at least their share of what nobody
+  // uses. Returns how many.
   uint64_t Evict(uint64_t pages, StepEpoch epoch);
 
   // A check of this page has failed: neither it nor what was computed behind it is found any more; it is quarantined as soon as
@@ -117,6 +118,8 @@ class PrefixCache {
   // Adds a node to, or takes it out of, what can be evicted. Called around every change of its pins and children.
   void Account(Node& node, int change);
   void UpdateLeaf(Node& node);
+  void SetLeaf(Node& node, bool is_leaf);
+  Node& NextToGo();
   // Takes the node and all behind it out of the tree; those that nobody pins are let go at once.
   uint64_t Detach(Node& node, StepEpoch epoch);
   void LetGo(std::unique_ptr<Node> node, StepEpoch epoch);
@@ -126,6 +129,7 @@ class PrefixCache {
   std::map<PageId, Node*> by_page_;                           // in a tree
   absl::flat_hash_map<Node*, std::unique_ptr<Node>> doomed_;  // in none any more, and pinned
   std::set<std::pair<uint64_t, Tree*>> by_evictable_;         // trees with pages that can be evicted
+  std::set<std::pair<uint64_t, Node*>> leaves_;               // of all trees, least recently used first
   uint64_t evictable_ = 0;
   uint64_t clock_ = 0;  // counts uses
   PrefixCacheCounters counters_;
