@@ -190,15 +190,32 @@ bool Engine::ScrubCached(std::vector<Event>& events) {
   ++counters_.checks[CheckKind::kScrub].made;
   if (pool_.PayloadMatches(*page) && (pool_.TagsMatch(page->page(), page->generation()) || FaultIsOn(Fault::kTagsNotCompared)))
     return true;
-  ++counters_.checks[CheckKind::kScrub].failed;
-  // Whoever reads it now ends with the next check of its tags.
-  events.push_back(CachedPageWrongEvent{.wrong = {.kind = CheckKind::kScrub,
-                                                  .page = page->page(),
-                                                  .expected = page->generation(),
-                                                  .found = pool_.GenerationOf(page->page()),
-                                                  .in_memory = pool_.GenerationInMemory(page->page())}});
-  cache_.Condemn(page->page(), NowUnderWay());
+  CondemnCached(*page, events);
   return true;
+}
+
+void Engine::CondemnCached(const kv::PageHandle& page, std::vector<Event>& events) {
+  ++counters_.checks[CheckKind::kScrub].failed;
+  events.push_back(CachedPageWrongEvent{.wrong = {.kind = CheckKind::kScrub,
+                                                  .page = page.page(),
+                                                  .expected = page.generation(),
+                                                  .found = pool_.GenerationOf(page.page()),
+                                                  .in_memory = pool_.GenerationInMemory(page.page())}});
+  cache_.Condemn(page.page(), NowUnderWay());
+  // Whoever computes from it ends with the next check of its tags; who only holds it for others makes none.
+  std::vector<Sequence*> holders;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->state == SequenceState::kHeld && std::ranges::any_of(sequence->pages, &PageRef::bad))
+      holders.push_back(sequence.get());
+  }
+  for (Sequence* holder : holders) {
+    std::vector<WrongPage> wrong;
+    for (uint32_t i = 0; i < holder->pages.size(); ++i) {
+      if (holder->pages[i].bad()) wrong.push_back(Describe(*holder, i, CheckKind::kScrub));
+    }
+    counters_.checks[CheckKind::kScrub].failed += wrong.size();
+    FailOnWrong(*holder, std::move(wrong), events);
+  }
 }
 
 bool Engine::ScrubNextOwned(std::vector<Event>& events) {
@@ -211,7 +228,8 @@ bool Engine::ScrubNextOwned(std::vector<Event>& events) {
     if (sequence.id != scrub_sequence_) scrub_ordinal_ = 0;
     scrub_sequence_ = sequence.id;
     // Pages of the cache are looked at there, once for all that share them.
-    while (scrub_ordinal_ < sequence.sealed_pages && sequence.pages[scrub_ordinal_].pin() != nullptr) ++scrub_ordinal_;
+    const auto in_tree = [&](uint32_t i) { return sequence.pages[i].pin() != nullptr && sequence.pages[i].pin()->in_tree(); };
+    while (scrub_ordinal_ < sequence.sealed_pages && in_tree(scrub_ordinal_)) ++scrub_ordinal_;
     if (scrub_ordinal_ >= sequence.sealed_pages) {
       scrub_sequence_ = SequenceId(sequence.id.value() + 1);
       scrub_ordinal_ = 0;

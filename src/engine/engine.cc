@@ -10,6 +10,9 @@
 #include "engine/sequence.h"
 
 namespace cofferdam::engine {
+namespace {
+constexpr uint64_t kRoomAhead = 16;  // one page in so many is kept free of the cache
+}  // namespace
 
 Engine::Engine(EngineOptions options, model::Executor& executor, kv::Pool& pool)
     : options_(std::move(options)),
@@ -56,7 +59,7 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
   // A sequence that generates computes its last token itself, and into a page of its own.
   const size_t shareable = (spec.tokens.size() - (spec.sampling.has_value() ? 1 : 0)) / pool_.layout().page_tokens();
   std::vector<kv::PrefixCache::Pin> cached;
-  if (options_.prefix_cache) cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, shareable);
+  if (options_.prefix_cache) cached = TakeCached(spec, shareable);
   const kv::AdmissionNeed need{
       .prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output, .cached_pages = cached.size()};
   kv::AdmissionResult result = admission_.Admit(need, pool_.counts());
@@ -87,6 +90,36 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
   }
   sequences_.emplace(id, std::move(sequence));
   return Started{id};
+}
+
+std::vector<kv::PrefixCache::Pin> Engine::TakeCached(const SequenceSpec& spec, size_t most_pages) {
+  while (true) {
+    std::vector<kv::PrefixCache::Pin> cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, most_pages);
+    const kv::AdmissionNeed need{
+        .prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output, .cached_pages = cached.size()};
+    if (admission_.PagesFor(need) > pool_.counts().free()) return cached;  // it waits
+    const CheckTimer timer(counters_.check_time);
+    const auto bad = std::ranges::find_if(cached, [&](const kv::PrefixCache::Pin& pin) {
+      ++counters_.checks[kv::CheckKind::kScrub].made;
+      return !pool_.PayloadMatches(pin.handle());
+    });
+    if (bad == cached.end()) return cached;
+    // What was computed before it is good, and found by the next look.
+    CondemnCached(bad->handle(), found_);
+    for (kv::PrefixCache::Pin& pin : cached) cache_.Unpin(std::move(pin), NowUnderWay());
+  }
+}
+
+size_t Engine::Reclaim() {
+  // Whoever waits for eviction waits for zeroing, too.
+  const uint64_t coming = pool_.counts().free() + pool_.counts().by_state[static_cast<size_t>(kv::PageState::kRetired)];
+  const uint64_t room = pool_.total_pages() / kRoomAhead;
+  if (options_.prefix_cache && coming < room) cache_.Evict(room - coming, NowUnderWay());
+  return pool_.Reclaim(StepEpoch(steps_ended_));
+}
+
+uint64_t Engine::ForgetCached(const SequenceSpec& spec) {
+  return cache_.Forget({spec.domain, spec.domain_key}, spec.tokens, NowUnderWay());
 }
 
 Engine::Sequence& Engine::Get(SequenceId id) {

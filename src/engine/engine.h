@@ -86,7 +86,7 @@ struct FailedEvent {
   absl::Status status;
   std::vector<WrongPage> wrong;  // quarantined, unless its rows were wrong; none when a computation failed
 };
-// A page that no sequence held, found wrong by the scrubber; quarantined.
+// A page of the prefix cache, found wrong by the scrubber or when it was to be used again; quarantined with its last reader.
 struct CachedPageWrongEvent {
   WrongPage wrong;
 };
@@ -190,6 +190,8 @@ class Engine {
   // the start without a gap, are not computed again.
   void Run(SequenceId sequence);
 
+  // Nothing is found in the cache any more that begins as this prompt does. Returns how many pages that were.
+  uint64_t ForgetCached(const SequenceSpec& spec);
   // The pages of this worker do not hold what they should: none of them in the cache, nor any behind them, is used again. Returns
   // how many those were.
   uint64_t DropOrigin(uint64_t origin);
@@ -214,8 +216,8 @@ class Engine {
   // Runs one step, when there is work, and appends what came of it. Never fails as a whole: a computation that fails
   // ends the sequences that were in it.
   void Step(std::vector<Event>& events);
-  // Every turn of the loop, with or without work (L9).
-  size_t Reclaim() { return pool_.Reclaim(StepEpoch(steps_ended_)); }
+  // Every turn of the loop, with or without work (L9). Also keeps some room ahead of requests, where a full cache leaves none.
+  size_t Reclaim();
 
   const EngineCounters& counters() const { return counters_; }
   const kv::Pool& pool() const { return pool_; }
@@ -243,6 +245,9 @@ class Engine {
   StepEpoch NowUnderWay() const { return StepEpoch(steps_started_); }
   // Makes the page of this ordinal, just sealed or adopted, one that sequences of the domain may share.
   void Share(Sequence& sequence, uint32_t ordinal);
+  // The cached pages that a sequence may begin with, pinned; their bytes were compared if there is room for the rest.
+  std::vector<kv::PrefixCache::Pin> TakeCached(const SequenceSpec& spec, size_t most_pages);
+  void CondemnCached(const kv::PageHandle& page, std::vector<Event>& events);
   absl::Status Judge(const SequenceSpec& spec) const;
   std::vector<Slice> Compose();
   // Checks (checks.cc). Each appends what is wrong.
@@ -305,6 +310,7 @@ class Engine {
   SequenceId scrub_sequence_;
   uint32_t scrub_ordinal_ = 0;
   PageId scrub_page_;
+  std::vector<Event> found_;  // by Start, for the next step
   bool scrub_cache_next_ = false;
 };
 

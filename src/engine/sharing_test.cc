@@ -200,6 +200,48 @@ TEST_F(SharingTest, I6_TheScrubberFindsABadPageThatLiesInTheCache) {
   EXPECT_EQ(answer, Alone(Of("a", prompt, 30)));
 }
 
+TEST_F(SharingTest, I6_TheBytesOfACachedPageAreComparedWhenItIsUsedAgain) {
+  const std::vector<TokenId> prompt = Prompt(8, 60);
+  Ask(Of("a", prompt, 2));
+  const SequenceId reader = Start(Of("a", prompt, 2));
+  const PageId page = engine_->PageAt(reader, 1).page;
+  engine_->Release(reader);
+  Flip(page, 10);
+  const auto [answer, cached] = Ask(Of("a", prompt, 30));
+  EXPECT_EQ(cached, 1u) << "what stands before it";
+  EXPECT_EQ(answer, Alone(Of("a", prompt, 30)));
+  EXPECT_EQ(Failed(kv::CheckKind::kScrub), 1u);
+  EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
+  EXPECT_EQ(Ask(Of("a", prompt, 2)).second, 3u) << "computed again, and good";
+}
+
+TEST_F(SharingTest, I12_WhoHoldsABadPageForReadersIsToldToo) {
+  SequenceSpec spec = Of("a", Prompt(4, 64), 0);
+  spec.sampling.reset();
+  const SequenceId first = Start(spec);
+  engine_->Run(first);
+  StepAll();
+  const PageId page = engine_->PageAt(first, 2).page;
+  Flip(page, 10);
+  const SequenceId second = Start(spec);
+  EXPECT_EQ(engine_->CachedPages(second), 2u);
+  engine_->Run(second);
+  StepAll();
+  EXPECT_EQ(failed_[first].code(), absl::StatusCode::kDataLoss);
+  ASSERT_EQ(wrong_[first].size(), 1u);
+  EXPECT_EQ(wrong_[first][0].page, page);
+  EXPECT_FALSE(failed_.contains(second));
+  EXPECT_EQ(engine_->SealedPages(second).size(), 4u);
+  EXPECT_EQ(pool_->StateOf(page), kv::PageState::kQuarantined);
+}
+
+TEST_F(SharingTest, AFullCacheLeavesRoomAhead) {
+  for (unsigned i = 0; i < 6; ++i) Ask(Of("a", Prompt(20 + i, 200), 1));
+  for (int i = 0; i < 3; ++i) engine_->Reclaim();
+  EXPECT_GE(In(kv::PageState::kFree), kPages / 16);
+  EXPECT_GE(In(kv::PageState::kCached), kPages / 2);
+}
+
 TEST_F(SharingTest, PagesOfAWorkerThatWasWrongAreNotUsedAgain) {
   const std::vector<TokenId> prompt = Prompt(9, 70);
   constexpr uint64_t kPeer = 77;

@@ -1,5 +1,6 @@
 // One step of the engine: compose, check, compute, check again, advance.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -54,6 +55,8 @@ absl::StatusOr<std::span<const float>> Engine::Compute(std::vector<Slice>& slice
 }
 
 void Engine::Step(std::vector<Event>& events) {
+  std::ranges::move(found_, std::back_inserter(events));
+  found_.clear();
   if (!HasWork()) return;
   ++steps_started_;
 #ifdef COFFERDAM_FAULTS

@@ -8,6 +8,8 @@ namespace cofferdam::kv {
 namespace {
 // Old pages of small domains that are passed over for each page that goes; then the largest domain gives one.
 constexpr int kMostLooks = 64;
+
+std::string GroupName(const std::string& domain) { return domain.substr(0, domain.find('\0')); }
 }  // namespace
 
 struct PrefixCache::Node {
@@ -24,11 +26,17 @@ struct PrefixCache::Node {
   bool bad = false;
 };
 
-struct PrefixCache::Tree {
-  std::string name;
-  absl::flat_hash_map<Digest128, std::unique_ptr<Node>> nodes;
+// What fairness counts as one: a domain with all its salts, of which a client may draw as many as it likes.
+struct PrefixCache::Group {
+  uint64_t trees = 0;
   std::set<std::pair<uint64_t, Node*>> leaves;  // not pinned, without children: least recently used first
   uint64_t evictable = 0;                       // not pinned
+};
+
+struct PrefixCache::Tree {
+  std::string name;
+  Group* group = nullptr;
+  absl::flat_hash_map<Digest128, std::unique_ptr<Node>> nodes;
 };
 
 PrefixCache::Pin& PrefixCache::Pin::operator=(Pin&& other) noexcept {
@@ -41,6 +49,7 @@ PrefixCache::Pin& PrefixCache::Pin::operator=(Pin&& other) noexcept {
 PrefixCache::Pin::~Pin() { CD_CHECK(!held(), "I2: a pin is given back, never dropped"); }
 const PageHandle& PrefixCache::Pin::handle() const { return node_->handle; }
 uint64_t PrefixCache::Pin::origin() const { return node_->origin; }
+bool PrefixCache::Pin::in_tree() const { return node_->tree != nullptr; }
 bool PrefixCache::Pin::bad() const { return node_->bad; }
 
 PrefixCache::PrefixCache(Pool& pool) : pool_(pool) {}
@@ -52,6 +61,10 @@ PrefixCache::Tree& PrefixCache::TreeOf(const Domain& domain) {
   if (tree == nullptr) {
     tree = std::make_unique<Tree>();
     tree->name = domain.name;
+    std::unique_ptr<Group>& group = groups_[GroupName(domain.name)];
+    if (group == nullptr) group = std::make_unique<Group>();
+    tree->group = group.get();
+    ++group->trees;
   }
   return *tree;
 }
@@ -64,11 +77,11 @@ PrefixCache::Node* PrefixCache::Find(Tree& tree, const Node* parent, const Diges
 }
 
 void PrefixCache::Account(Node& node, int change) {
-  Tree& tree = *node.tree;
-  if (tree.evictable > 0) by_evictable_.erase({tree.evictable, &tree});
-  tree.evictable += static_cast<uint64_t>(change);
+  Group& group = *node.tree->group;
+  if (group.evictable > 0) by_evictable_.erase({group.evictable, &group});
+  group.evictable += static_cast<uint64_t>(change);
   evictable_ += static_cast<uint64_t>(change);
-  if (tree.evictable > 0) by_evictable_.insert({tree.evictable, &tree});
+  if (group.evictable > 0) by_evictable_.insert({group.evictable, &group});
 }
 
 void PrefixCache::UpdateLeaf(Node& node) {
@@ -80,10 +93,10 @@ void PrefixCache::SetLeaf(Node& node, bool is_leaf) {
   node.is_leaf = is_leaf;
   const std::pair<uint64_t, Node*> entry{node.last_used, &node};
   if (is_leaf) {
-    node.tree->leaves.insert(entry);
+    node.tree->group->leaves.insert(entry);
     leaves_.insert(entry);
   } else {
-    node.tree->leaves.erase(entry);
+    node.tree->group->leaves.erase(entry);
     leaves_.erase(entry);
   }
 }
@@ -171,9 +184,9 @@ PrefixCache::Node& PrefixCache::NextToGo() {
   int looks = kMostLooks;
   for (const auto& [last_used, node] : leaves_) {
     if (--looks < 0) break;
-    if (node->tree->evictable * by_evictable_.size() >= evictable_) return *node;
+    if (node->tree->group->evictable * by_evictable_.size() >= evictable_) return *node;
   }
-  Tree& largest = *by_evictable_.rbegin()->second;
+  Group& largest = *by_evictable_.rbegin()->second;
   CD_CHECK(!largest.leaves.empty(), "whoever pins a page pins all before it");
   return *largest.leaves.begin()->second;
 }
@@ -211,14 +224,21 @@ uint64_t PrefixCache::Detach(Node& node, StepEpoch epoch) {
     } else {
       doomed_.emplace(&next, std::move(held));
     }
-    if (tree.nodes.empty()) trees_.erase(std::string(tree.name));
+    if (tree.nodes.empty()) {
+      const std::string name = tree.name;
+      if (--tree.group->trees == 0) groups_.erase(GroupName(name));
+      trees_.erase(name);
+    }
   }
   return count;
 }
 
 void PrefixCache::Condemn(PageId page, StepEpoch epoch) {
   const auto found = by_page_.find(page);
-  if (found == by_page_.end()) return;
+  if (found == by_page_.end()) {
+    for (auto& [node, owned] : doomed_) node->bad = node->bad || node->handle.page() == page;
+    return;
+  }
   found->second->bad = true;
   counters_.dropped_pages += Detach(*found->second, epoch);
 }
@@ -238,6 +258,17 @@ uint64_t PrefixCache::DropOrigin(uint64_t origin, StepEpoch epoch) {
   return dropped;
 }
 
+uint64_t PrefixCache::Forget(const Domain& domain, std::span<const TokenId> tokens, StepEpoch epoch) {
+  const auto found = trees_.find(domain.name);
+  const uint32_t page_tokens = pool_.layout().page_tokens();
+  if (found == trees_.end() || tokens.size() < page_tokens) return 0;
+  const std::span<const TokenId> page = tokens.first(page_tokens);
+  Node* const first = Find(*found->second, nullptr, IdentityChain(domain.key, pool_.layout()).Append(page), page);
+  const uint64_t dropped = first == nullptr ? 0 : Detach(*first, epoch);
+  counters_.dropped_pages += dropped;
+  return dropped;
+}
+
 void PrefixCache::Clear(StepEpoch epoch) {
   while (!by_page_.empty()) {
     Node* node = by_page_.begin()->second;
@@ -252,9 +283,9 @@ const PageHandle* PrefixCache::NextPage(PageId from) const {
 }
 
 void PrefixCache::CheckConsistency() const {
-  uint64_t evictable = 0, nodes = 0;
+  std::map<const Group*, uint64_t> evictable;
+  uint64_t nodes = 0, all = 0;
   for (const auto& [name, tree] : trees_) {
-    uint64_t of_tree = 0;
     for (const auto& [identity, node] : tree->nodes) {
       CD_CHECK(node->identity == identity && node->tree == tree.get() && node->handle.held(), "I2: a tree owns its pages");
       const PageState state = pool_.StateOf(node->handle.page());
@@ -262,13 +293,14 @@ void PrefixCache::CheckConsistency() const {
       CD_CHECK(node->is_leaf == (node->pins == 0 && node->children.empty()), "the list of leaves is that of the tree");
       const bool before = node->parent == nullptr || node->pins == 0 || node->parent->pins > 0;
       CD_CHECK(before, "whoever pins a page pins all before it");
-      of_tree += node->pins == 0 ? 1 : 0;
+      evictable[tree->group] += node->pins == 0 ? 1 : 0;
+      all += node->pins == 0 ? 1 : 0;
       ++nodes;
     }
-    CD_CHECK(of_tree == tree->evictable, "I9: what can be evicted is what nobody pins");
-    evictable += of_tree;
   }
-  CD_CHECK(evictable == evictable_ && nodes == by_page_.size(), "I9: the running counts are those of the trees");
+  for (const auto& [group, count] : evictable) CD_CHECK(count == group->evictable, "I9: what can be evicted is what nobody pins");
+  CD_CHECK(evictable.size() == groups_.size() && all == evictable_ && nodes == by_page_.size(),
+           "I9: the running counts are those of the trees");
 }
 
 }  // namespace cofferdam::kv

@@ -58,6 +58,8 @@ class PrefixCache {
     bool held() const { return node_ != nullptr; }
     const PageHandle& handle() const;
     uint64_t origin() const;
+    // False: the page is not found any more, and goes with its last pin.
+    bool in_tree() const;
     // Whether a check of the page has failed since: then nothing may be computed from it any more.
     bool bad() const;
 
@@ -89,14 +91,16 @@ class PrefixCache {
   // Pages that Evict could let go now.
   uint64_t evictable_pages() const { return evictable_; }
   // Lets up to `pages` pages retire: those that were used least recently, of domains that hold at least their share of what nobody
-  // uses. Returns how many.
+  // uses; all salts of a domain count as one. Returns how many.
   uint64_t Evict(uint64_t pages, StepEpoch epoch);
 
   // A check of this page has failed: neither it nor what was computed behind it is found any more; it is quarantined as soon as
-  // nobody holds it. Pages that are not in a tree are ignored.
+  // nobody holds it, also where it was dropped before. Pages that were never in a tree are ignored.
   void Condemn(PageId page, StepEpoch epoch);
   // Nothing that came from this worker, nor what was computed behind it, is found any more. Returns how many pages that were.
   uint64_t DropOrigin(uint64_t origin, StepEpoch epoch);
+  // Nothing that begins as `tokens` do, by whole pages, is found any more. Returns how many pages that were.
+  uint64_t Forget(const Domain& domain, std::span<const TokenId> tokens, StepEpoch epoch);
   // REQUIRES: nothing is pinned.
   void Clear(StepEpoch epoch);
 
@@ -110,6 +114,7 @@ class PrefixCache {
 
  private:
   struct Tree;
+  struct Group;
 
   Tree& TreeOf(const Domain& domain);
   // The child of `parent` (null: a first page) with this identity and exactly these tokens.
@@ -125,10 +130,11 @@ class PrefixCache {
   void LetGo(std::unique_ptr<Node> node, StepEpoch epoch);
 
   Pool& pool_;
+  std::map<std::string, std::unique_ptr<Group>> groups_;  // by what stands before the salt
   std::map<std::string, std::unique_ptr<Tree>> trees_;
   std::map<PageId, Node*> by_page_;                           // in a tree
   absl::flat_hash_map<Node*, std::unique_ptr<Node>> doomed_;  // in none any more, and pinned
-  std::set<std::pair<uint64_t, Tree*>> by_evictable_;         // trees with pages that can be evicted
+  std::set<std::pair<uint64_t, Group*>> by_evictable_;        // groups with pages that can be evicted
   std::set<std::pair<uint64_t, Node*>> leaves_;               // of all trees, least recently used first
   uint64_t evictable_ = 0;
   uint64_t clock_ = 0;  // counts uses

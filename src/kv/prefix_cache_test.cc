@@ -188,6 +188,36 @@ TEST_F(PrefixCacheTest, I12_ABadPageIsNeverFoundAgainNorWhatWasComputedBehindIt)
   EXPECT_EQ(cache_.pages(), 1u);
 }
 
+TEST_F(PrefixCacheTest, I12_EveryBadPageOfAPathIsQuarantinedAlsoOnesThatWereDroppedBefore) {
+  Path path = Compute(a_, Tokens({1, 2, 3, 4}), 77);
+  cache_.DropOrigin(77, epoch_);
+  const PageId bad[] = {path[1].handle().page(), path[3].handle().page()};
+  for (const PageId page : bad) cache_.Condemn(page, epoch_);
+  EXPECT_TRUE(path[1].bad() && path[3].bad() && !path[0].bad() && !path[2].bad());
+  Give(std::move(path));
+  EXPECT_EQ(In(PageState::kQuarantined), 2u);
+}
+
+TEST_F(PrefixCacheTest, WhatIsForgottenIsNotFoundAndOthersStay) {
+  Give(Compute(a_, Tokens({1, 2})));
+  Give(Compute(a_, Tokens({3, 2})));
+  EXPECT_EQ(cache_.Forget(b_, Tokens({1, 2}), epoch_), 0u);
+  EXPECT_EQ(cache_.Forget(a_, Tokens({1, 7}), epoch_), 2u);
+  EXPECT_EQ(Hits(a_, Tokens({1, 2})), 0u);
+  EXPECT_EQ(Hits(a_, Tokens({3, 2})), 2u);
+}
+
+TEST_F(PrefixCacheTest, ATenantWithManySaltsPushesOutItsOwnPages) {
+  Give(Compute(b_, Tokens({1, 2, 3, 4})));
+  for (int i = 0; i < 10; ++i) {
+    const std::string salt = std::to_string(i);
+    Give(Compute({.name = DomainName("a", salt), .key = DomainKey(Key{}, "a", salt)}, Tokens({1, 2})));
+  }
+  EXPECT_EQ(cache_.Evict(15, epoch_), 15u);
+  EXPECT_EQ(Hits(b_, Tokens({1, 2, 3, 4})), 4u);
+  cache_.CheckConsistency();
+}
+
 TEST_F(PrefixCacheTest, WhatCameFromAWorkerThatIsWrongIsDropped) {
   Give(Compute(a_, Tokens({1})));
   Path pinned = Compute(a_, Tokens({1, 2}), 77);

@@ -74,6 +74,7 @@ void DecodeWorker::OpenHandoff(Request& request) {
   open.mutable_open()->mutable_tokens()->Assign(covered.begin(), covered.end());
   open.mutable_open()->set_first_page(first_page);
   open.mutable_open()->set_cache_salt(request.cache_salt);
+  open.mutable_open()->set_recompute(request.recompute);
   const RequestId id = request.id;
   const uint64_t serial = request.handoff_attempt.counter;
   CountCalls(+1);
@@ -251,6 +252,7 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
       Accept(*request);
     } else if (const auto* fail = std::get_if<handoff::Fail>(&action)) {
       ++counters_.handoffs_failed;
+      request->recompute = request->recompute || absl::IsDataLoss(fail->status);
       request->retry = fail->retry_elsewhere && !request->abandoned && request->handoffs < kMaxHandoffs && WhyNotReady().empty();
       log::info("request {}: handoff failed: {}{}", request->request_id, std::string(fail->status.message()),
                 request->retry ? "; it is tried again" : "");
@@ -264,9 +266,11 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
 void DecodeWorker::OnWrongPages(Request& request, kv::CheckKind check, const absl::Status& status) {
   ++counters_.handoffs_failed;
   log::error("request {}, prefill worker {}: {}", request.request_id, request.peer->address(), std::string(status.message()));
-  const auto first = core_->engine().PageAt(*request.sequence, 0);  // which one it is was not asked
+  // Which one it is was not asked; those before came from the cache.
+  const auto first = core_->engine().PageAt(*request.sequence, core_->engine().CachedPages(*request.sequence));
   RecordOnTheWay(request, check, first.page, first.generation,
                  absl::StrCat(std::string(status.message()), "; from ", request.peer->address()));
+  request.recompute = true;
   // Whatever else that worker sent may be as wrong.
   if (const uint64_t dropped = core_->engine().DropOrigin(request.origin); dropped > 0)
     log::error("{} cached pages that prefill worker {} sent are not used again", dropped, request.peer->address());

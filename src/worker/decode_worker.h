@@ -69,6 +69,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
     handoff::AttemptId handoff_attempt;  // ours, for the prefill worker
     int handoffs = 0;
     bool retry = false;
+    bool recompute = false;  // a handoff brought what was wrong
     uint32_t pages_verified = 0;
   };
 

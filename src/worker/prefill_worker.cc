@@ -77,6 +77,8 @@ void PrefillWorker::OnOpen(std::shared_ptr<PrefillStream> stream, v1::PrefillReq
   ++opened_;
   auto spec = SpecOf(request);
   absl::Status status = spec.ok() ? core_->engine().CheckSpec(*spec) : spec.status();
+  if (status.ok() && request.open().first_page() >= core_->layout().PagesFor(spec->tokens.size()))
+    status = absl::InvalidArgumentError("first_page must leave at least one page of the prompt");
   if (status.ok() && queue_.size() >= core_->options().max_queue) {
     status = WithFacts(absl::ResourceExhaustedError("the prefill worker's queue is full"),
                        {.code = std::string(error_code::kQueueFull), .retry_after_s = 1});
@@ -89,6 +91,7 @@ void PrefillWorker::OnOpen(std::shared_ptr<PrefillStream> stream, v1::PrefillReq
     stream->End(ToGrpc(status));
     return;
   }
+  if (request.open().recompute()) core_->engine().ForgetCached(*spec);
   const RunId id = stream->id();
   const auto beat = std::chrono::milliseconds(core_->options().heartbeat_ms);
   Running run{.stream = stream,

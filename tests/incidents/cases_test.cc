@@ -400,6 +400,26 @@ TEST_F(Cases, S4_AbortedAfterAnyChunkAPrefixIsAnsweredCleanlyAgain) {
   }
 }
 
+// What a prefill worker's cache holds wrong must not fail one request after the other.
+TEST_F(Cases, ABadPageInPrefillsCacheIsComputedAgain) {
+  Duo duo(SmallModel(), {.pages = 64, .prefill_chunk_tokens = 32, .prefix_cache = true});
+  Duo::Request& first = duo.Ask("a", a_);
+  first.hold_messages = true;
+  for (int i = 0; i < 12; ++i) duo.Turn();
+  const PageId page = duo.prefill().TenuresOf(*first.contractor)[3].first;
+  first.hold_messages = false;
+  duo.Finish(first);
+  duo.decode().DropOrigin(1);  // now only prefill has them
+  duo.prefill_pool().Payload(page)[5] ^= std::byte{1};
+  Duo::Request& again = duo.Ask("a", a_);
+  EXPECT_EQ(again.cached_pages, 0);
+  EXPECT_EQ(duo.prefill().CachedPages(*again.contractor), 3);
+  duo.Finish(again);
+  EXPECT_TRUE(again.status.ok()) << again.status;
+  EXPECT_EQ(again.answer, Right(a_));
+  EXPECT_EQ(duo.Failed(kv::CheckKind::kScrub), 1);
+}
+
 // S5: whatever ends it, a sequence's pages, also the one that was partly filled, go back once.
 TEST_F(Cases, S5_APartlyFilledPageIsReleasedOnceWhereverItsSequenceEnds) {
   for (size_t tokens = 0; tokens < 6; ++tokens) {
