@@ -202,7 +202,7 @@ TEST_P(FaultsInServers, I6_I12_NoAnswerComesFromAWrongPageAndEveryFaultIsCounted
   }
   EXPECT_EQ(Failed("decode", "seal"), ArrivalFaults() - cluster_->Metric("decode", "late_faults_total"));
   for (const FaultKind kind : kinds) {
-    EXPECT_GE(cluster_->Metric("decode", "faults_injected_total", NameOf(kind)), static_cast<double>(faults_ / 100))
+    EXPECT_GE(cluster_->Metric("decode", "faults_injected_total", NameOf(kind)), static_cast<double>(faults_ / 200))
         << NameOf(kind);
   }
   ExpectServing();
