@@ -230,16 +230,24 @@ TEST(NonInterference, ProbabilitiesAreBitEqualThroughTheHandoffAndWithoutIt) {
     for (const int length : lengths) reference.push_back(ask(local, length));
     EXPECT_EQ(local.Metric("decode", "handoffs_total"), 0);
   }
-  Cluster handoff({"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--chunk-tokens", "24"});
-  ASSERT_TRUE(handoff.Start());
-  for (size_t i = 0; i < lengths.size(); ++i) EXPECT_EQ(ask(handoff, lengths[i]), reference[i]) << lengths[i];
-  std::vector<Probabilities> together(lengths.size());
-  {
-    std::vector<std::jthread> clients;
-    for (size_t i = 0; i < lengths.size(); ++i) clients.emplace_back([&, i] { together[i] = ask(handoff, lengths[i]); });
+  for (const bool cached : {false, true}) {
+    std::vector<std::string> arguments{"--model", *model,           "--page-size", "16", "--local-prefill-tokens",
+                                       "1",       "--chunk-tokens", "24"};
+    if (!cached) arguments.emplace_back("--no-prefix-cache");
+    Cluster handoff(arguments);
+    ASSERT_TRUE(handoff.Start());
+    for (size_t i = 0; i < lengths.size(); ++i) EXPECT_EQ(ask(handoff, lengths[i]), reference[i]) << lengths[i];
+    std::vector<Probabilities> together(lengths.size());
+    {
+      std::vector<std::jthread> clients;
+      for (size_t i = 0; i < lengths.size(); ++i) clients.emplace_back([&, i] { together[i] = ask(handoff, lengths[i]); });
+    }
+    EXPECT_EQ(together, reference) << (cached ? "over the prefix cache" : "over the handoff");
+    const double hits = handoff.Metric("decode", "prefix_cache_hit_tokens_total");
+    EXPECT_EQ(hits > 0, cached);
+    if (cached) continue;
+    EXPECT_EQ(handoff.Metric("decode", "handoffs_completed_total"), 2.0 * static_cast<double>(lengths.size()));
   }
-  EXPECT_EQ(together, reference);
-  EXPECT_EQ(handoff.Metric("decode", "handoffs_completed_total"), 2.0 * static_cast<double>(lengths.size()));
 }
 
 }  // namespace
