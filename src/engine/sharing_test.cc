@@ -39,6 +39,15 @@ class SharingTest : public EngineTest {
     StepAll();
     return {tokens_[*id], cached};
   }
+  // Has a prompt of domain "a" computed, and flips a bit of one of its pages while nobody uses it.
+  PageId SpoilCached(const std::vector<TokenId>& prompt, uint32_t ordinal) {
+    Ask(Of("a", prompt, 2));
+    const SequenceId reader = Start(Of("a", prompt, 2));
+    const PageId page = engine_->PageAt(reader, ordinal).page;
+    engine_->Release(reader);
+    Flip(page, 10);
+    return page;
+  }
   uint64_t In(kv::PageState state) const { return pool_->counts().by_state[static_cast<size_t>(state)]; }
   // What an engine without a cache answers.
   std::vector<TokenId> Alone(const SequenceSpec& spec) {
@@ -184,11 +193,7 @@ TEST_F(SharingTest, I12_WhoeverSharesABadPageEndsAndNobodyElse) {
 
 TEST_F(SharingTest, I6_TheScrubberFindsABadPageThatLiesInTheCache) {
   const std::vector<TokenId> prompt = Prompt(8, 60);
-  Ask(Of("a", prompt, 2));
-  const SequenceId reader = Start(Of("a", prompt, 2));
-  const PageId page = engine_->PageAt(reader, 2).page;
-  engine_->Release(reader);
-  Flip(page, 10);
+  const PageId page = SpoilCached(prompt, 2);
   std::vector<Event> events;
   engine_->Scrub(64 * pool_->layout().payload_bytes(), events);
   ASSERT_EQ(events.size(), 1u);
@@ -202,11 +207,7 @@ TEST_F(SharingTest, I6_TheScrubberFindsABadPageThatLiesInTheCache) {
 
 TEST_F(SharingTest, I6_TheBytesOfACachedPageAreComparedWhenItIsUsedAgain) {
   const std::vector<TokenId> prompt = Prompt(8, 60);
-  Ask(Of("a", prompt, 2));
-  const SequenceId reader = Start(Of("a", prompt, 2));
-  const PageId page = engine_->PageAt(reader, 1).page;
-  engine_->Release(reader);
-  Flip(page, 10);
+  const PageId page = SpoilCached(prompt, 1);
   const auto [answer, cached] = Ask(Of("a", prompt, 30));
   EXPECT_EQ(cached, 1u) << "what stands before it";
   EXPECT_EQ(answer, Alone(Of("a", prompt, 30)));
