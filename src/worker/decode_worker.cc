@@ -266,7 +266,7 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
   for (const engine::Event& event : events) {
     if (const auto* cached = std::get_if<engine::CachedPageWrongEvent>(&event)) {
       core_->ledger().OnWrong(SequenceId(), {&cached->wrong, 1}, tenure::kActionQuarantined,
-                              "a cached page, found by the scrubber");
+                              "a cached page, found by the scrubber or when it was used again");
       continue;
     }
     const SequenceId sequence = SequenceOf(event);

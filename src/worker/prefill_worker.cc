@@ -199,10 +199,16 @@ void PrefillWorker::OnEvents(const std::vector<engine::Event>& events) {
       sealed[page->sequence].push_back(*page);
     } else if (const auto* cached = std::get_if<engine::CachedPageWrongEvent>(&event)) {
       core_->ledger().OnWrong(SequenceId(), {&cached->wrong, 1}, tenure::kActionQuarantined,
-                              "a cached page, found by the scrubber");
+                              "a cached page, found by the scrubber or when it was used again");
     } else if (const auto* failed = std::get_if<engine::FailedEvent>(&event)) {
-      const RunId id = by_sequence_.at(failed->sequence);
-      by_sequence_.erase(failed->sequence);
+      // Its stream may have been closed since it failed: then its pages are gone and nobody is to be told.
+      const auto found = by_sequence_.find(failed->sequence);
+      if (found == by_sequence_.end()) {
+        core_->ledger().OnWrong(failed->sequence, failed->wrong, tenure::kActionQuarantined, "found after its stream was closed");
+        continue;
+      }
+      const RunId id = found->second;
+      by_sequence_.erase(found);
       log::error("request {}: {}", runs_.at(id).request_id, std::string(failed->status.message()));
       core_->ledger().OnWrong(failed->sequence, failed->wrong, tenure::kActionEnded, "found by a step or the scrubber");
       core_->ledger().OnEnded(failed->sequence, failed->wrong.empty() ? tenure::Outcome::kFailed : tenure::Outcome::kIntegrity, 0,
