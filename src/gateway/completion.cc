@@ -54,13 +54,13 @@ Completion::Completion(Service& service, Client& client, Framing framing, Head h
 
 asio::awaitable<Completion::Outcome> Completion::Run(std::string body, Quota::Share share) {
   client_.StartWatch([this] {
-    if (generation_ != nullptr) generation_->Cancel();
+    if (choices_ != nullptr) choices_->Cancel();
   });
   Outcome outcome = co_await Answer(std::move(body), std::move(share));
   co_await client_.StopWatch();
   if (client_.gone()) {
     outcome.keep_alive = false;
-    if (finish_reason_.empty() && outcome.status < 400) outcome.status = kClientGone;
+    if (!all_over() && outcome.status < 400) outcome.status = kClientGone;
   }
   Finish(outcome);
   co_return outcome;
@@ -73,15 +73,14 @@ asio::awaitable<Completion::Outcome> Completion::Answer(std::string body, Quota:
   if (!error.has_value() && !client_.gone()) error = Admit();
   if (client_.gone()) co_return GoneOutcome();
   if (error.has_value()) co_return co_await ReplyError(*std::move(error));
-  generation_ = std::make_unique<Generation>(service_, client_.strand(), WorkerRequest());
-  // Whatever a worker refuses is known before the first byte of the answer is sent.
-  Generation::Event event = co_await generation_->Next();
+  choices_ = std::make_unique<Choices>(service_, client_.strand(), PlanOfChoices());
+  // Whatever a worker refuses of the first choice is known before the first byte of the answer is sent.
+  Step step = co_await choices_->Next();
   queued_.Release();
-  if (event.kind == Generation::Kind::kFailed) co_return co_await ReplyError(std::move(event.error));
-  if (event.kind == Generation::Kind::kCancelled) co_return GoneOutcome();
+  if (step.kind == Step::Kind::kFailed) co_return co_await ReplyError(std::move(step.error));
+  if (step.kind == Step::Kind::kGone) co_return GoneOutcome();
   service_.metrics.prompt_tokens_total += prompt_.size();
-  output_ = std::make_unique<OutputText>(*service_.tokenizer, request_.stop);
-  if (event.kind == Generation::Kind::kFinished) co_return co_await ReplyError(HttpError(500, "A worker's answer is empty."));
+  if (step.kind == Step::Kind::kOver) co_return co_await ReplyError(HttpError(500, "A worker's answer is empty."));
   if (request_.stream) co_return co_await Stream();
   co_return co_await Whole();
 }
@@ -143,7 +142,7 @@ std::optional<ApiError> Completion::Admit() {
   if (output > left && !FaultIsOn(Fault::kContextNotJudged))
     return FromStatus(ContextLengthExceeded(fleet->context_role, prompt_.size(), output, limit));
   max_tokens_ = static_cast<uint32_t>(std::min<uint64_t>(output, UINT32_MAX));
-  in_flight_ = service_.in_flight.Take(1);
+  in_flight_ = service_.in_flight.Take(request_.choices);
   queued_ = service_.queue.Take(1);
   if (!in_flight_ || !queued_) {
     return HttpError(429, "Too many requests are waiting. Try again later.", std::string(error_code::kQueueFull));
@@ -151,8 +150,12 @@ std::optional<ApiError> Completion::Admit() {
   return std::nullopt;
 }
 
-v1::GenerateRequest Completion::WorkerRequest() {
-  v1::GenerateRequest request;
+Choices::Plan Completion::PlanOfChoices() const {
+  Choices::Plan plan;
+  plan.count = request_.choices;
+  plan.seeded = request_.seeded;
+  plan.stops = request_.stop;
+  v1::GenerateRequest& request = plan.request;
   request.set_request_id(id_);
   request.set_domain(domain_);
   request.mutable_tokens()->Add(prompt_.begin(), prompt_.end());
@@ -162,11 +165,11 @@ v1::GenerateRequest Completion::WorkerRequest() {
   request.set_finish_transfer_on_disconnect(service_.options.finish_transfer_on_disconnect);
   if (!request_.ignore_eos) {
     const auto& ends = service_.tokenizer->end_of_generation_tokens();
-    stop_tokens_.insert(ends.begin(), ends.end());
+    plan.stop_tokens.insert(ends.begin(), ends.end());
   }
-  stop_tokens_.insert(request_.stop_token_ids.begin(), request_.stop_token_ids.end());
-  for (const TokenId id : stop_tokens_) request.add_stop_tokens(id);
-  return request;
+  plan.stop_tokens.insert(request_.stop_token_ids.begin(), request_.stop_token_ids.end());
+  for (const TokenId id : plan.stop_tokens) request.add_stop_tokens(id);
+  return plan;
 }
 
 asio::awaitable<Completion::Outcome> Completion::Reply(HttpReply reply) {
@@ -186,83 +189,53 @@ asio::awaitable<Completion::Outcome> Completion::ReplyError(ApiError error) {
   co_return co_await Reply(ErrorReply(error));
 }
 
-Completion::Step Completion::Take(Generation::Event event) {
-  Step step;
-  switch (event.kind) {
-    case Generation::Kind::kAccepted:
-      break;
-    case Generation::Kind::kToken:
-      if (!first_token_.has_value()) {
-        first_token_ = std::chrono::steady_clock::now();
-        service_.metrics.time_to_first_token.Observe(Seconds(*first_token_ - started_));
-      }
-      ++generated_;
-      // The token that ends the generation is no text.
-      if (!stop_tokens_.contains(event.token)) step.text = output_->Push(event.token);
-      if (output_->stopped()) {
-        finish_reason_ = "stop";
-        step.over = true;
-        generation_->Cancel();
-      }
-      break;
-    case Generation::Kind::kFinished:
-      step.text = output_->Finish();
-      finish_reason_ = event.reason == v1::Finished::LENGTH && !output_->stopped() ? "length" : "stop";
-      step.over = true;
-      break;
-    case Generation::Kind::kFailed:
-      step.error = std::move(event.error);
-      step.over = true;
-      break;
-    case Generation::Kind::kCancelled:
-      step.gone = true;
-      step.over = true;
-      break;
-  }
-  return step;
+void Completion::Note(const Step& step) {
+  if (first_token_.has_value() || choices_->generated() == 0) return;
+  if (step.kind != Step::Kind::kText && step.kind != Step::Kind::kOver) return;
+  first_token_ = std::chrono::steady_clock::now();
+  service_.metrics.time_to_first_token.Observe(Seconds(*first_token_ - started_));
 }
 
 asio::awaitable<Completion::Outcome> Completion::Whole() {
-  std::string text = EchoText();
-  for (;;) {
-    Step step = Take(co_await generation_->Next());
-    text += step.text;
-    if (step.gone) co_return GoneOutcome();
-    if (step.error.has_value()) co_return co_await ReplyError(*std::move(step.error));
-    if (step.over) break;
+  std::vector<ResponseWriter::WholeChoice> answers(request_.choices);
+  for (ResponseWriter::WholeChoice& answer : answers) answer.text = EchoText();
+  while (!choices_->all_over()) {
+    Step step = co_await choices_->Next();
+    Note(step);
+    if (step.kind == Step::Kind::kGone) co_return GoneOutcome();
+    if (step.kind == Step::Kind::kFailed) co_return co_await ReplyError(std::move(step.error));
+    answers.at(step.choice).text += step.text;
   }
-  HttpReply reply = JsonReply(Writer().Whole(text, finish_reason_, UsageSoFar()));
+  for (size_t i = 0; i < answers.size(); ++i) answers[i].reason = choices_->finish_reason(i);
+  HttpReply reply = JsonReply(Writer().Whole(answers, UsageSoFar()));
   reply.headers = AnswerHeaders();
   co_return co_await Reply(std::move(reply));
 }
 
 asio::awaitable<Completion::Outcome> Completion::Stream() {
   const ResponseWriter writer = Writer();
-  std::string out = writer.FirstChunk();
-  if (const std::string echo = EchoText(); !echo.empty()) out += writer.TextChunk(echo);
+  std::string out = FirstEvents(writer);
   std::string bytes = RenderStreamHead(framing_, AnswerHeaders()) + RenderChunk(out, framing_);
   bool failed = false;
-  bool over = false;
   Outcome outcome;
   outcome.status = 200;
-  while (!over) {
-    // A slow client holds this up, that fills the call's queue, and that stops the reading from the worker.
+  while (!failed && !choices_->all_over()) {
+    // A slow client holds this up, that fills the calls' queues, and that stops the reading from the workers.
     const bool sent = co_await client_.Write(bytes);
     if (!sent) {
-      generation_->Cancel();
+      choices_->Cancel();
       co_return GoneOutcome();
     }
     out.clear();
-    std::optional<Generation::Event> event = co_await generation_->Next();
-    while (event.has_value()) {
-      const Step step = Take(*std::move(event));
-      if (step.gone) co_return GoneOutcome();
-      Render(writer, step, out);
-      failed = step.error.has_value();
-      over = step.over;
-      if (failed) error_code_ = step.error->code;
-      if (over || out.size() >= kWriteBytes) break;
-      event = generation_->TryNext();
+    std::optional<Step> step = co_await choices_->Next();
+    while (step.has_value()) {
+      if (step->kind == Step::Kind::kGone) co_return GoneOutcome();
+      Note(*step);
+      Render(writer, *step, out);
+      failed = step->kind == Step::Kind::kFailed;
+      if (failed) error_code_ = step->error.code;
+      if (failed || choices_->all_over() || out.size() >= kWriteBytes) break;
+      step = choices_->TryNext();
     }
     bytes = RenderChunk(out, framing_);
   }
@@ -274,13 +247,24 @@ asio::awaitable<Completion::Outcome> Completion::Stream() {
   co_return outcome;
 }
 
+std::string Completion::FirstEvents(const ResponseWriter& writer) const {
+  const std::string echo = EchoText();
+  std::string out;
+  for (size_t i = 0; i < request_.choices; ++i) {
+    out += writer.FirstChunk(i);
+    if (!echo.empty()) out += writer.TextChunk(i, echo);
+  }
+  return out;
+}
+
 void Completion::Render(const ResponseWriter& writer, const Step& step, std::string& out) const {
-  if (!step.text.empty()) out += writer.TextChunk(step.text);
-  if (step.error.has_value()) out += ResponseWriter::ErrorEvent(*step.error);
-  if (!step.over || step.error.has_value()) return;
-  out += writer.FinishChunk(finish_reason_);
+  if (!step.text.empty()) out += writer.TextChunk(step.choice, step.text);
+  if (step.kind == Step::Kind::kFailed) out += ResponseWriter::ErrorEvent(step.error);
+  if (step.kind != Step::Kind::kOver) return;
+  out += writer.FinishChunk(step.choice, choices_->finish_reason(step.choice));
+  if (!choices_->all_over()) return;
   if (request_.include_usage) out += writer.UsageChunk(UsageSoFar());
-  if (verify_.has_value()) out += ResponseWriter::VerifiedComment(generation_->verified().Text());
+  if (verify_.has_value()) out += ResponseWriter::VerifiedComment(choices_->verified().Text());
   out += ResponseWriter::Done();
 }
 
@@ -297,8 +281,8 @@ ResponseWriter Completion::Writer() const {
 Usage Completion::UsageSoFar() const {
   Usage usage;
   usage.prompt_tokens = prompt_.size();
-  usage.completion_tokens = generated_;
-  if (!service_.options.hide_cached_tokens) usage.cached_tokens = generation_->cached_tokens();
+  usage.completion_tokens = choices_->generated();
+  if (!service_.options.hide_cached_tokens) usage.cached_tokens = choices_->cached_tokens();
   return usage;
 }
 
@@ -310,16 +294,18 @@ std::string Completion::EchoText() const {
 
 HttpHeaders Completion::AnswerHeaders() const {
   if (!verify_.has_value()) return {};
-  return {{kVerifiedHeader, generation_->verified().Text()}};
+  return {{kVerifiedHeader, choices_->verified().Text()}};
 }
 
 void Completion::Finish(const Outcome& outcome) {
   const auto now = std::chrono::steady_clock::now();
-  service_.metrics.generated_tokens_total += generated_;
+  const size_t generated = choices_ != nullptr ? choices_->generated() : 0;
+  const std::string& end = all_over() ? choices_->finish_reason(0) : error_code_;
+  service_.metrics.generated_tokens_total += generated;
   if (outcome.status == kClientGone) ++service_.metrics.disconnects_total;
   if (outcome.status == 200) service_.metrics.end_to_end.Observe(Seconds(now - started_));
   log::info("request {} domain {} status {} {} prompt {} output {} first_token_ms {} total_ms {}", id_, domain_, outcome.status,
-            !finish_reason_.empty() ? finish_reason_ : (error_code_.empty() ? "-" : error_code_), prompt_.size(), generated_,
+            end.empty() ? "-" : end, prompt_.size(), generated,
             first_token_.has_value() ? Milliseconds(*first_token_ - started_) : -1, Milliseconds(now - started_));
 }
 

@@ -7,17 +7,14 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
+#include "gateway/choices.h"
 #include "gateway/client.h"
-#include "gateway/generation.h"
 #include "gateway/http_message.h"
 #include "gateway/openai_request.h"
 #include "gateway/openai_response.h"
-#include "gateway/output_text.h"
 #include "gateway/service.h"
-#include "gateway/verified_pages.h"
 
 namespace cofferdam::gateway {
 
@@ -47,13 +44,7 @@ class Completion {
 
  private:
   using Time = std::chrono::steady_clock::time_point;
-  // What one event adds to the answer.
-  struct Step {
-    std::string text;
-    bool over = false;
-    bool gone = false;
-    std::optional<ApiError> error;
-  };
+  using Step = Choices::Step;
 
   boost::asio::awaitable<Outcome> Answer(std::string body, Quota::Share share);
   // Body to tokens. None on success.
@@ -62,14 +53,17 @@ class Completion {
   std::optional<ApiError> TokenizePrompt();
   // The gateway's own admission: I11, by the smallest context of the workers in use.
   std::optional<ApiError> Admit();
-  v1::GenerateRequest WorkerRequest();
+  Choices::Plan PlanOfChoices() const;
   boost::asio::awaitable<Outcome> Reply(HttpReply reply);
   boost::asio::awaitable<Outcome> ReplyError(ApiError error);
   boost::asio::awaitable<Outcome> Whole();
   boost::asio::awaitable<Outcome> Stream();
+  bool all_over() const { return choices_ != nullptr && choices_->all_over(); }
   // Appends the server-sent events that follow from `step`.
   void Render(const ResponseWriter& writer, const Step& step, std::string& out) const;
-  Step Take(Generation::Event event);
+  // What a stream begins with: roles and echoes.
+  std::string FirstEvents(const ResponseWriter& writer) const;
+  void Note(const Step& step);
   ResponseWriter Writer() const;
   Usage UsageSoFar() const;
   std::string EchoText() const;
@@ -89,15 +83,11 @@ class Completion {
   CompletionRequest request_;
   std::vector<TokenId> prompt_;
   uint32_t max_tokens_ = 0;
-  std::unordered_set<TokenId> stop_tokens_;
   Quota::Share in_flight_;
   Quota::Share queued_;
-  std::unique_ptr<Generation> generation_;
-  std::unique_ptr<OutputText> output_;
-  std::string finish_reason_;
+  std::unique_ptr<Choices> choices_;  // none before the request was admitted
   std::string error_code_;
   std::optional<Time> first_token_;
-  size_t generated_ = 0;
 };
 
 }  // namespace cofferdam::gateway

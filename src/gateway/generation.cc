@@ -19,8 +19,9 @@ ApiError Integrity(std::string message) { return HttpError(500, std::move(messag
 
 }  // namespace
 
-Generation::Generation(Service& service, const boost::asio::any_io_executor& strand, v1::GenerateRequest request)
-    : service_(service), strand_(strand), wake_(strand), request_(std::move(request)) {
+Generation::Generation(Service& service, Setting setting, v1::GenerateRequest request)
+    : service_(service), setting_(std::move(setting)), request_(std::move(request)) {
+  CD_CHECK(setting_.wake != nullptr, "somebody waits for a generation");
   service_.retries.CountRequest(std::chrono::steady_clock::now());
 }
 
@@ -38,19 +39,13 @@ void Generation::DropCall() {
 void Generation::Cancel() {
   cancelled_ = true;
   DropCall();
-  wake_.Set();
+  setting_.wake->Set();
 }
 
-boost::asio::awaitable<Generation::Event> Generation::Next() {
-  for (;;) {
-    if (std::optional<Event> event = TryNext()) co_return *std::move(event);
-    std::chrono::steady_clock::duration sleep = kLookAtWorker;
-    if (call_ == nullptr) {
-      const std::chrono::steady_clock::duration left = launch_at_ - std::chrono::steady_clock::now();
-      sleep = std::max<std::chrono::steady_clock::duration>(left, std::chrono::milliseconds(1));
-    }
-    co_await wake_.Wait(sleep);
-  }
+std::chrono::steady_clock::duration Generation::LongestSleep() const {
+  if (call_ != nullptr) return kLookAtWorker;
+  const std::chrono::steady_clock::duration left = launch_at_ - std::chrono::steady_clock::now();
+  return std::max<std::chrono::steady_clock::duration>(left, std::chrono::milliseconds(1));
 }
 
 std::optional<Generation::Event> Generation::TryNext() {
@@ -91,18 +86,19 @@ v1::GenerateRequest Generation::AttemptRequest() const {
 }
 
 std::optional<Generation::Event> Generation::Launch() {
-  lease_ = service_.workers.Pick(failed_on_);
+  lease_ = service_.workers.Pick({.avoid = failed_on_, .home = setting_.home});
   if (!lease_) {
     return OnFailure(grpc::Status(grpc::StatusCode::UNAVAILABLE, ""));
   }
+  last_worker_ = lease_.get();
   attempt_ = service_.attempts.Next();
   attempt_accepted_ = false;
   resumed_from_ = received_.size();
   GenerateCall::Settings settings;
-  settings.strand = strand_;
+  settings.strand = setting_.strand;
   settings.deadline = service_.options.request_timeout;
   settings.live = service_.calls;
-  settings.notify = [this] { wake_.Set(); };
+  settings.notify = [wake = setting_.wake] { wake->Set(); };
   call_ = GenerateCall::Start(lease_->decode(), AttemptRequest(), std::move(settings));
   return std::nullopt;
 }

@@ -2,7 +2,7 @@
 #ifndef COFFERDAM_GATEWAY_GENERATION_H_
 #define COFFERDAM_GATEWAY_GENERATION_H_
 
-#include <boost/asio/awaitable.hpp>
+#include <boost/asio/any_io_executor.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -32,17 +32,22 @@ class Generation {
     ApiError error;                                       // kFailed
   };
 
+  struct Setting {
+    boost::asio::any_io_executor strand;
+    Wake* wake = nullptr;          // set when there may be an event; must outlive this
+    const Worker* home = nullptr;  // goes there first, while requests may
+  };
   // `request` lacks only the attempt. `service` must outlive this.
-  Generation(Service& service, const boost::asio::any_io_executor& strand, v1::GenerateRequest request);
+  Generation(Service& service, Setting setting, v1::GenerateRequest request);
   ~Generation();
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
-  // The next event: one kAccepted, then tokens, then one of the others, after which it must not be called again.
-  boost::asio::awaitable<Event> Next();
-  // The same if it is there already.
+  // The next event if it is there: one kAccepted, then tokens, then one of the others, after which it must not be called
+  // again. When there is none, the caller waits for the wake, and calls again after LongestSleep at the latest.
   std::optional<Event> TryNext();
-  // The client is gone, or has seen enough: the stream is aborted at once, and Next returns kCancelled.
+  std::chrono::steady_clock::duration LongestSleep() const;
+  // The client is gone, or has seen enough: the stream is aborted at once, and TryNext returns kCancelled.
   void Cancel();
 
   // What the attempts so far have told: pages with kAccepted, checks with kFinished. A worker that died, or was stopped
@@ -52,6 +57,8 @@ class Generation {
   uint64_t cached_tokens() const { return cached_tokens_; }
   const std::vector<TokenId>& tokens() const { return received_; }
   uint64_t last_attempt() const { return attempt_.counter(); }
+  // Where the last attempt went; null before the first. To be compared, never followed.
+  const Worker* last_worker() const { return last_worker_; }
 
  private:
   std::optional<Event> Launch();
@@ -69,12 +76,12 @@ class Generation {
   void DropCall();
 
   Service& service_;
-  boost::asio::any_io_executor strand_;
-  Wake wake_;
+  const Setting setting_;
   v1::GenerateRequest request_;
   std::shared_ptr<GenerateCall> call_;
   Lease lease_;
   const Worker* failed_on_ = nullptr;  // compared, never followed
+  const Worker* last_worker_ = nullptr;
   v1::Attempt attempt_;
   bool attempt_accepted_ = false;
   size_t resumed_from_ = 0;  // tokens that were there when the attempt began

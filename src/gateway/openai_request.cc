@@ -12,6 +12,7 @@
 namespace cofferdam::gateway {
 namespace {
 
+constexpr int64_t kMaxChoices = 16;
 constexpr size_t kMaxMessages = 16384;
 constexpr size_t kMaxParts = 4096;
 constexpr size_t kMaxStops = 16;
@@ -129,7 +130,8 @@ void ReadBias(Fields& fields, int32_t vocabulary, v1::Sampling& sampling) {
   }
 }
 
-void ReadSampling(Fields& fields, int32_t vocabulary, v1::Sampling& sampling) {
+void ReadSampling(Fields& fields, int32_t vocabulary, CompletionRequest& request) {
+  v1::Sampling& sampling = request.sampling;
   sampling.set_temperature(static_cast<float>(fields.Number("temperature", 1, {0, 2})));
   sampling.set_top_p(static_cast<float>(fields.Number("top_p", 1, {0, 1, true})));
   sampling.set_min_p(static_cast<float>(fields.Number("min_p", 0, {0, 1})));
@@ -140,10 +142,18 @@ void ReadSampling(Fields& fields, int32_t vocabulary, v1::Sampling& sampling) {
   const int64_t top_k = fields.Integer("top_k", {-1, std::numeric_limits<int32_t>::max()}).value_or(0);
   sampling.set_top_k(static_cast<int32_t>(top_k < 0 ? 0 : top_k));
   const auto seed = fields.Integer("seed", {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()});
+  request.seeded = seed.has_value();
   uint64_t drawn = 0;
   if (!seed.has_value()) randombytes_buf(&drawn, sizeof drawn);
   sampling.set_seed(seed.has_value() ? static_cast<uint64_t>(*seed) : drawn);
   ReadBias(fields, vocabulary, sampling);
+}
+
+void ReadChoices(Fields& fields, CompletionRequest& request) {
+  request.choices = static_cast<uint32_t>(fields.Integer("n", {1, kMaxChoices}).value_or(1));
+  const auto best_of = fields.Integer("best_of", {1, kMaxChoices});
+  // More than n would have to be judged by their log probabilities.
+  if (best_of.has_value() && *best_of != request.choices) fields.Fail("best_of", "must be equal to 'n', or absent");
 }
 
 void ReadMaxTokens(Fields& fields, CompletionRequest& request) {
@@ -159,9 +169,6 @@ void ReadMaxTokens(Fields& fields, CompletionRequest& request) {
 
 // What would change the answer and is not done is refused: an answer that ignores it would look right and be wrong.
 void RefuseUnsupported(Fields& fields) {
-  for (const char* name : {"n", "best_of"}) {
-    if (fields.Integer(name, {1, 128}).value_or(1) != 1) fields.Fail(name, "must be 1: one choice a request is supported");
-  }
   for (const char* name : {"logprobs", "top_logprobs", "prompt_logprobs"}) {
     const Json* value = fields.Find(name);
     if (value != nullptr && !(value->is_boolean() && !value->get<bool>())) {
@@ -248,7 +255,8 @@ std::variant<CompletionRequest, ApiError> ParseCompletion(const Json& body, bool
   }
   ReadMaxTokens(fields, request);
   ReadStop(fields, request);
-  ReadSampling(fields, vocabulary, request.sampling);
+  ReadSampling(fields, vocabulary, request);
+  ReadChoices(fields, request);
   ReadStreamOptions(fields, request);
   request.ignore_eos = fields.Bool("ignore_eos", false);
   if (const Json* ids = fields.Find("stop_token_ids"); ids != nullptr) {

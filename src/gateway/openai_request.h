@@ -26,6 +26,8 @@ struct CompletionRequest {
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
+  uint32_t choices = 1;  // `n`
+  bool seeded = false;   // by the client; else sampling has a seed that was drawn
   bool echo = false;
   bool stream = false;
   bool include_usage = false;

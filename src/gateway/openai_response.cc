@@ -42,23 +42,23 @@ std::string ResponseWriter::Chunk(std::string_view choices, std::string_view usa
   return out;
 }
 
-std::string ResponseWriter::FirstChunk() const {
+std::string ResponseWriter::FirstChunk(size_t choice) const {
   if (!header_.chat) return {};
-  return Chunk(R"([{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}])", "null");
-}
-
-std::string ResponseWriter::TextChunk(std::string_view text) const {
-  const std::string content = JsonString(text);
-  return Chunk(header_.chat
-                   ? absl::StrCat("[{\"index\":0,\"delta\":{\"content\":", content, "},\"logprobs\":null,\"finish_reason\":null}]")
-                   : absl::StrCat("[{\"index\":0,\"text\":", content, ",\"logprobs\":null,\"finish_reason\":null}]"),
+  return Chunk(absl::StrCat("[{\"index\":", choice,
+                            ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]"),
                "null");
 }
 
-std::string ResponseWriter::FinishChunk(std::string_view reason) const {
-  const std::string quoted = JsonString(reason);
-  return Chunk(header_.chat ? absl::StrCat("[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":", quoted, "}]")
-                            : absl::StrCat("[{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":", quoted, "}]"),
+std::string ResponseWriter::TextChunk(size_t choice, std::string_view text) const {
+  const std::string content = JsonString(text);
+  return Chunk(absl::StrCat("[{\"index\":", choice, header_.chat ? ",\"delta\":{\"content\":" : ",\"text\":", content,
+                            header_.chat ? "}" : "", ",\"logprobs\":null,\"finish_reason\":null}]"),
+               "null");
+}
+
+std::string ResponseWriter::FinishChunk(size_t choice, std::string_view reason) const {
+  return Chunk(absl::StrCat("[{\"index\":", choice, header_.chat ? ",\"delta\":{}" : ",\"text\":\"\"",
+                            ",\"logprobs\":null,\"finish_reason\":", JsonString(reason), "}]"),
                "null");
 }
 
@@ -66,13 +66,19 @@ std::string ResponseWriter::UsageChunk(const Usage& usage) const { return Chunk(
 
 std::string ResponseWriter::ErrorEvent(const ApiError& error) { return absl::StrCat("data: ", ErrorJson(error), "\n\n"); }
 
-std::string ResponseWriter::Whole(std::string_view text, std::string_view reason, const Usage& usage) const {
-  const std::string content = JsonString(text);
-  const std::string choice =
-      header_.chat ? absl::StrCat("{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":", content, ",\"refusal\":null}")
-                   : absl::StrCat("{\"index\":0,\"text\":", content);
-  return absl::StrCat(whole_start_, "[", choice, ",\"logprobs\":null,\"finish_reason\":", JsonString(reason),
-                      "}],\"usage\":", UsageJson(usage), "}");
+std::string ResponseWriter::Whole(std::span<const WholeChoice> choices, const Usage& usage) const {
+  std::string list;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const std::string content = JsonString(choices[i].text);
+    absl::StrAppend(&list, i == 0 ? "" : ",", "{\"index\":", i);
+    if (header_.chat) {
+      absl::StrAppend(&list, ",\"message\":{\"role\":\"assistant\",\"content\":", content, ",\"refusal\":null}");
+    } else {
+      absl::StrAppend(&list, ",\"text\":", content);
+    }
+    absl::StrAppend(&list, ",\"logprobs\":null,\"finish_reason\":", JsonString(choices[i].reason), "}");
+  }
+  return absl::StrCat(whole_start_, "[", list, "],\"usage\":", UsageJson(usage), "}");
 }
 
 }  // namespace cofferdam::gateway

@@ -2,8 +2,10 @@
 #ifndef COFFERDAM_GATEWAY_OPENAI_RESPONSE_H_
 #define COFFERDAM_GATEWAY_OPENAI_RESPONSE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -29,10 +31,16 @@ class ResponseWriter {
   };
   explicit ResponseWriter(const Header& header);
 
+  // One choice of a whole answer.
+  struct WholeChoice {
+    std::string text;
+    std::string reason;
+  };
+
   // Events of a stream, each "data: ...\n\n".
-  std::string FirstChunk() const;  // the role, in a chat; empty otherwise
-  std::string TextChunk(std::string_view text) const;
-  std::string FinishChunk(std::string_view reason) const;
+  std::string FirstChunk(size_t choice) const;  // the role, in a chat; empty otherwise
+  std::string TextChunk(size_t choice, std::string_view text) const;
+  std::string FinishChunk(size_t choice, std::string_view reason) const;
   std::string UsageChunk(const Usage& usage) const;
   static std::string ErrorEvent(const ApiError& error);
   // A comment, which clients of server-sent events pass over. It is a block of its own, so that a client that cuts the
@@ -41,7 +49,7 @@ class ResponseWriter {
   static std::string Done() { return "data: [DONE]\n\n"; }
 
   // The whole answer.
-  std::string Whole(std::string_view text, std::string_view reason, const Usage& usage) const;
+  std::string Whole(std::span<const WholeChoice> choices, const Usage& usage) const;
 
  private:
   std::string Chunk(std::string_view choices, std::string_view usage) const;

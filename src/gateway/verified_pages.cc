@@ -35,6 +35,12 @@ void VerifiedPages::AddChecks(const v1::Finished& finished) {
   }
 }
 
+void VerifiedPages::Add(const VerifiedPages& other) {
+  AddPages(other.pages_);
+  checks_known_ = checks_known_ || other.checks_known_;
+  for (size_t i = 0; i < checks_.size(); ++i) checks_[i] = SaturatingSum(checks_[i], other.checks_[i]);
+}
+
 std::string VerifiedPages::Text() const {
   std::string text = absl::StrCat("pages=", pages_);
   for (size_t i = 0; checks_known_ && i < checks_.size(); ++i) {

@@ -32,6 +32,8 @@ class VerifiedPages {
  public:
   void AddPages(uint64_t pages);
   void AddChecks(const v1::Finished& finished);
+  // Of another choice of the same request.
+  void Add(const VerifiedPages& other);
   // "pages=16, tags=640, seal=16, payload=0, scrub=0, content=0". Before a worker has told its checks only "pages=16": a
   // count that is not known is not zero.
   std::string Text() const;

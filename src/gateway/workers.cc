@@ -193,7 +193,7 @@ std::shared_ptr<const Fleet> Workers::fleet() const {
   return fleet_;
 }
 
-Lease Workers::Pick(const Worker* avoid) {
+Lease Workers::Pick(const Wish& wish) {
   const std::shared_ptr<const Fleet> now = fleet();
   const size_t count = now->routable.size();
   const size_t start = turn_.fetch_add(1, std::memory_order_relaxed);
@@ -201,8 +201,10 @@ Lease Workers::Pick(const Worker* avoid) {
   std::shared_ptr<Worker> fallback;
   for (size_t i = 0; i < count; ++i) {
     const std::shared_ptr<Worker>& worker = now->routable[(start + i) % count];
-    if (worker.get() == avoid) {
+    if (worker.get() == wish.avoid) {
       fallback = worker;
+    } else if (worker.get() == wish.home) {
+      return Lease(worker);
     } else if (best == nullptr || worker->running() < best->running()) {
       best = worker;
     }

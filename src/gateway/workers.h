@@ -96,8 +96,12 @@ class Workers {
   void Stop();
 
   std::shared_ptr<const Fleet> fleet() const;
-  // The least loaded routable decode worker, in turn among equals; never `avoid` while there is another. Empty when none.
-  Lease Pick(const Worker* avoid);
+  struct Wish {
+    const Worker* avoid = nullptr;  // never while there is another
+    const Worker* home = nullptr;   // before all others, whatever its load, unless it is `avoid`
+  };
+  // The least loaded routable decode worker, in turn among equals, as far as `wish` leaves a choice. Empty when none.
+  Lease Pick(const Wish& wish);
   // Whether a routable worker other than `worker` exists.
   bool HasOther(const Worker* worker) const;
   std::vector<WorkerMetrics> Report() const;

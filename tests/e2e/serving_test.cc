@@ -196,7 +196,8 @@ TEST_F(Serving, WrongInputIsRefusedClearlyAndDisturbsNobody) {
       {R"({"prompt": "a", "max_tokens": -1})", 400},
       {R"({"prompt": "a", "max_tokens": 100000})", 400},
       {R"({"prompt": "a", "temperature": 1e400})", 400},
-      {R"({"prompt": "a", "n": 3})", 400},
+      {R"({"prompt": "a", "n": 0})", 400},
+      {R"({"prompt": "a", "n": 17})", 400},
       {R"({"prompt": "a", "model": "none"})", 404},
   };
   for (const auto& [body, status] : bodies) {

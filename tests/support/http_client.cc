@@ -155,6 +155,20 @@ std::string TextOf(const std::string& body) {
   return text;
 }
 
+std::vector<std::string> TextsOf(const std::string& body) {
+  std::vector<std::string> texts;
+  for (const std::string& event : EventsOf(body)) {
+    const Json chunk = Json::parse(event, nullptr, false);
+    if (chunk.is_discarded() || !chunk.contains("choices") || chunk["choices"].empty()) continue;
+    const Json& choice = chunk["choices"][0];
+    const size_t index = choice["index"];
+    if (texts.size() <= index) texts.resize(index + 1);
+    if (choice.contains("text")) texts[index] += choice["text"].get<std::string>();
+    if (choice.contains("delta")) texts[index] += choice["delta"].value("content", "");
+  }
+  return texts;
+}
+
 std::string FinishReasonOf(const std::string& body) {
   for (const std::string& event : EventsOf(body)) {
     const Json chunk = Json::parse(event, nullptr, false);

@@ -50,6 +50,8 @@ std::string Post(const std::string& path, const std::string& body, const std::st
 std::vector<std::string> EventsOf(const std::string& body);
 // The text of all chunks of a stream.
 std::string TextOf(const std::string& body);
+// The same for each choice, by its index.
+std::vector<std::string> TextsOf(const std::string& body);
 std::string FinishReasonOf(const std::string& body);
 
 }  // namespace cofferdam::http
