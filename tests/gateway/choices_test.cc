@@ -172,6 +172,23 @@ TEST_F(ChoicesTest, OnesFailureIsTheRequestsAndEndsTheOthers) {
   EXPECT_TRUE(Eventually([this] { return Metric("num_requests_running") == 0; }));
 }
 
+TEST_F(ChoicesTest, AnotherNumberThanOneToSixteenIsRefused) {
+  Start();
+  for (const Json& n : {Json(0), Json(-1), Json(17), Json("2"), Json(1.5), Json(true)}) {
+    body_["n"] = n;
+    const Response response = Complete(body_);
+    EXPECT_EQ(response.status, 400) << n;
+    EXPECT_EQ(response.json()["error"]["param"], "n") << response.body;
+  }
+  body_["n"] = 3;
+  body_["best_of"] = 4;
+  EXPECT_EQ(Complete(body_).json()["error"]["param"], "best_of");
+  EXPECT_EQ(worker().calls, 0);
+  body_["best_of"] = 16;
+  body_["n"] = 16;
+  EXPECT_EQ(Complete(body_).json()["choices"].size(), 16u);
+}
+
 TEST_F(ChoicesTest, TakesAShareOfTheQuotaForEach) {
   options_.max_in_flight = 3;
   Start();
