@@ -78,6 +78,10 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
 void AddDecodeOptions(CLI::App& app, Flags& flags) {
   app.add_option("--local-prefill-tokens", flags.local_prefill_tokens,
                  "Shorter prompts are computed by decode itself (default: one page)");
+  app.add_option("--reserve-output-tokens", flags.reserve_output_tokens,
+                 "Of an answer, so much is reserved when it starts; the rest is taken page by page, and a younger answer gives its "
+                 "pages back and is resumed later when none is left. 0: all is reserved")
+      ->capture_default_str();
   app.add_option(
          "--verify-content", flags.verify_content,
          "'on': layer 0's K and V of a token of every page that arrives are computed again and compared, now and then those "
@@ -252,6 +256,7 @@ absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, c
   options.max_sequences = std::min(flags.max_num_seqs, flags.chunk_tokens);
   options.max_queue = flags.max_queue;
   options.local_prefill_tokens = flags.local_prefill_tokens;
+  options.reserve_output_tokens = flags.reserve_output_tokens;
   options.transfer_window_bytes = flags.transfer_window_bytes;
   options.heartbeat_ms = flags.heartbeat_ms;
   if (flags.tenure_log != "off") {

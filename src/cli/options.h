@@ -37,6 +37,7 @@ struct Flags {
   uint32_t max_num_seqs = 256;
   uint32_t max_queue = 1024;
   uint32_t local_prefill_tokens = 0;
+  uint32_t reserve_output_tokens = 128;
   size_t transfer_window_bytes = size_t{32} << 20;
   int heartbeat_ms = 1000;
   bool no_repack = false;

@@ -106,7 +106,8 @@ std::vector<std::string> WorkerArguments(const std::string& role, const Flags& f
     arguments.insert(arguments.end(), {"--fabric", absl::StrCat("shm:", folder, "/fabric.sock")});
   } else {
     arguments.insert(arguments.end(), {"--prefill", absl::StrCat("unix:", folder, "/prefill.sock"), "--local-prefill-tokens",
-                                       absl::StrCat(flags.local_prefill_tokens), "--verify-content", flags.verify_content,
+                                       absl::StrCat(flags.local_prefill_tokens), "--reserve-output-tokens",
+                                       absl::StrCat(flags.reserve_output_tokens), "--verify-content", flags.verify_content,
                                        "--transfer-window-bytes", absl::StrCat(flags.transfer_window_bytes)});
   }
   return arguments;

@@ -60,14 +60,11 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
   const size_t shareable = (spec.tokens.size() - (spec.sampling.has_value() ? 1 : 0)) / pool_.layout().page_tokens();
   std::vector<kv::PrefixCache::Pin> cached;
   if (options_.prefix_cache) cached = TakeCached(spec, shareable);
-  const kv::AdmissionNeed need{
-      .prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output, .cached_pages = cached.size()};
+  const kv::AdmissionNeed need = NeedOf(spec, cached.size());
   kv::AdmissionResult result = admission_.Admit(need, pool_.counts());
   if (!std::holds_alternative<kv::Admitted>(result)) {
-    // What retires already comes back without anybody's loss.
-    const uint64_t coming = pool_.counts().free() + pool_.counts().by_state[static_cast<size_t>(kv::PageState::kRetired)];
-    if (const uint64_t pages = admission_.PagesFor(need); std::holds_alternative<kv::MustWait>(result) && pages > coming)
-      cache_.Evict(pages - coming, NowUnderWay());
+    const uint64_t pages = admission_.FreePagesFor(need), coming = ComingPages();
+    if (std::holds_alternative<kv::MustWait>(result) && pages > coming) cache_.Evict(pages - coming, NowUnderWay());
     for (kv::PrefixCache::Pin& pin : cached) cache_.Unpin(std::move(pin), NowUnderWay());
     if (auto* rejected = std::get_if<kv::Rejected>(&result)) return std::move(*rejected);
     return kv::MustWait{};
@@ -92,12 +89,24 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
   return Started{id};
 }
 
+kv::AdmissionNeed Engine::NeedOf(const SequenceSpec& spec, size_t cached_pages) const {
+  uint64_t growing = 0;
+  for (const auto& [id, sequence] : sequences_) growing += MayGrow(*sequence) ? 1 : 0;
+  return {.prompt_tokens = spec.tokens.size(),
+          .output_tokens = spec.max_output,
+          .cached_pages = cached_pages,
+          .first_output_tokens = options_.first_output_tokens,
+          .headroom_pages = growing};
+}
+
+uint64_t Engine::ComingPages() const {
+  return pool_.counts().free() + pool_.counts().by_state[static_cast<size_t>(kv::PageState::kRetired)];
+}
+
 std::vector<kv::PrefixCache::Pin> Engine::TakeCached(const SequenceSpec& spec, size_t most_pages) {
   while (true) {
     std::vector<kv::PrefixCache::Pin> cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, most_pages);
-    const kv::AdmissionNeed need{
-        .prompt_tokens = spec.tokens.size(), .output_tokens = spec.max_output, .cached_pages = cached.size()};
-    if (admission_.PagesFor(need) > pool_.counts().free()) return cached;  // it waits
+    if (admission_.FreePagesFor(NeedOf(spec, cached.size())) > pool_.counts().free()) return cached;  // it waits
     const CheckTimer timer(counters_.check_time);
     const auto bad = std::ranges::find_if(cached, [&](const kv::PrefixCache::Pin& pin) {
       ++counters_.checks[kv::CheckKind::kScrub].made;
@@ -112,7 +121,7 @@ std::vector<kv::PrefixCache::Pin> Engine::TakeCached(const SequenceSpec& spec, s
 
 size_t Engine::Reclaim() {
   // Whoever waits for eviction waits for zeroing, too.
-  const uint64_t coming = pool_.counts().free() + pool_.counts().by_state[static_cast<size_t>(kv::PageState::kRetired)];
+  const uint64_t coming = ComingPages();
   const uint64_t room = pool_.total_pages() / kRoomAhead;
   if (options_.prefix_cache && coming < room) cache_.Evict(room - coming, NowUnderWay());
   return pool_.Reclaim(StepEpoch(steps_ended_));
@@ -223,7 +232,9 @@ void Engine::Run(SequenceId id) {
     return;
   }
   sequence.state = SequenceState::kRunning;
-  running_.push_back(&sequence);
+  running_.insert(std::ranges::upper_bound(running_, std::pair(sequence.spec.order, sequence.id), {},
+                                           [](const Sequence* other) { return std::pair(other->spec.order, other->id); }),
+                  &sequence);
 }
 
 void Engine::Share(Sequence& sequence, uint32_t ordinal) {

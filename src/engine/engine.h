@@ -6,6 +6,8 @@
 //   I6   the tags of every page of the batch are compared before the step and again after it, before sampling, and the
 //        bytes of its sealed pages as VerifyReads says; what a step computed is what its sequences asked for;
 //   I7   a page released while a step could touch it carries that step's epoch;
+//   I11  a sequence grows page by page; when no page is left the last in order gives all of its own back, and the first in order
+//        is never asked to;
 //   I12  a sequence whose check fails ends alone: its logits are dropped, the page is quarantined.
 #ifndef COFFERDAM_ENGINE_ENGINE_H_
 #define COFFERDAM_ENGINE_ENGINE_H_
@@ -13,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -47,6 +50,8 @@ struct SequenceSpec {
   uint32_t max_output = 0;
   std::optional<model::SamplingParams> sampling{};
   std::vector<TokenId> stop_tokens{};
+  // Who goes first in a step, and who is preempted last: those of the lowest. Equals stand as they came.
+  uint64_t order = 0;
 };
 
 enum class FinishReason { kStop, kLength };
@@ -80,6 +85,19 @@ struct WrongPage {
   Generation found;      // in the pool's record
   Generation in_memory;  // in the page's head tag
 };
+// The sequence took a page more.
+struct GrownEvent {
+  SequenceId sequence;
+  PageId page;
+  Generation generation;
+};
+// The sequence had to give its pages back to those before it, and is gone. One that is started with what it generated at the end
+// of its tokens, as resumed ones, goes on as if nothing had happened.
+struct PreemptedEvent {
+  SequenceId sequence;
+  std::vector<TokenId> generated;
+  kv::CheckCounts checks;
+};
 // The sequence was ended by a failed check or a failed computation; its handles are gone already.
 struct FailedEvent {
   SequenceId sequence;
@@ -90,7 +108,7 @@ struct FailedEvent {
 struct CachedPageWrongEvent {
   WrongPage wrong;
 };
-using Event = std::variant<TokenEvent, FinishedEvent, SealedEvent, FailedEvent, CachedPageWrongEvent>;
+using Event = std::variant<TokenEvent, FinishedEvent, SealedEvent, GrownEvent, PreemptedEvent, FailedEvent, CachedPageWrongEvent>;
 
 // Whose event it is; none's, of a cached page.
 inline SequenceId SequenceOf(const Event& event) {
@@ -119,6 +137,10 @@ struct EngineCounters {
   std::chrono::nanoseconds check_time{0};  // of the engine's thread; `full` checks bytes in the attention's threads besides
   uint64_t pages_adopted = 0;
   uint64_t pages_sealed = 0;
+  uint64_t pages_grown = 0;
+  uint64_t stalls = 0;  // steps that a sequence sat out for want of a page
+  uint64_t preemptions = 0;
+  uint64_t preempted_tokens = 0;  // that were covered, and must be again
 };
 
 struct EngineOptions {
@@ -126,6 +148,8 @@ struct EngineOptions {
   uint64_t context_tokens = 0;
   uint32_t chunk_tokens = 512;   // of prompts, at most, in one step
   uint32_t max_sequences = 256;  // that run at once
+  // Of an output, what is reserved at the start; the rest is taken page by page, and from the youngest when none is left.
+  uint32_t first_output_tokens = std::numeric_limits<uint32_t>::max();
   VerifyReads verify_reads{};
   bool verify_content = true;
   bool prefix_cache = false;  // sealed pages stay, to be used again by sequences of the same domain
@@ -147,7 +171,8 @@ class Engine {
   struct Started {
     SequenceId sequence;
   };
-  // Judges, looks cached pages up and pins them, and reserves the rest, in one action: all pages for prompt and output, or none.
+  // Judges, looks cached pages up and pins them, and reserves the rest, in one action: all pages for prompt and the first part of
+  // the output, or none; one more stays free for each that may still grow.
   // Pages that are in the way are evicted then, for the next call. A sequence that starts does nothing
   // until Run or RunPrompt. Rejected carries InvalidArgument for specs that can never run.
   [[nodiscard]] std::variant<Started, kv::MustWait, kv::Rejected> Start(SequenceSpec spec);
@@ -213,6 +238,8 @@ class Engine {
 #else
   bool HasWork() const { return !running_.empty(); }
 #endif
+  // All that run wait for a page: a step does nothing before one comes back.
+  bool Stalled() const;
   // Runs one step, when there is work, and appends what came of it. Never fails as a whole: a computation that fails
   // ends the sequences that were in it.
   void Step(std::vector<Event>& events);
@@ -249,6 +276,16 @@ class Engine {
   std::vector<kv::PrefixCache::Pin> TakeCached(const SequenceSpec& spec, size_t most_pages);
   void CondemnCached(const kv::PageHandle& page, std::vector<Event>& events);
   absl::Status Judge(const SequenceSpec& spec) const;
+  kv::AdmissionNeed NeedOf(const SequenceSpec& spec, size_t cached_pages) const;
+  // Free pages, and those that come back without anybody's loss.
+  uint64_t ComingPages() const;
+  // Growth (growth.cc).
+  uint64_t PagesWanted(const Sequence& sequence) const;
+  bool MayGrow(const Sequence& sequence) const;
+  void Grow(std::vector<Event>& events);
+  bool TakePage(Sequence& sequence, std::vector<Event>& events);
+  void MakeRoom(uint64_t pages, const Sequence& sequence, std::vector<Event>& events);
+  void Preempt(Sequence& sequence, std::vector<Event>& events);
   std::vector<Slice> Compose();
   // Checks (checks.cc). Each appends what is wrong.
   void CheckTags(Sequence& sequence, uint64_t end_tokens, std::vector<WrongPage>& wrong);
@@ -282,7 +319,7 @@ class Engine {
   kv::PrefixCache cache_;
   kv::Admission admission_;
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::vector<Sequence*> running_;  // oldest first
+  std::vector<Sequence*> running_;  // by their order
   uint64_t next_sequence_ = 1;
   uint64_t steps_started_ = 0;
   uint64_t steps_ended_ = 0;

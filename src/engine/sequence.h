@@ -66,6 +66,7 @@ struct Engine::Sequence {
   // names them. Its length is how far the sequence is covered (I5).
   std::vector<TokenId> fed;
   uint32_t generated = 0;
+  bool stalled = false;  // its next row has no page yet
 
   // The page table: handles in order, and the payload addresses that the executor reads.
   std::vector<PageRef> pages;

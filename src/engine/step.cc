@@ -18,6 +18,7 @@ std::vector<Engine::Slice> Engine::Compose() {
   // Sequences that generate first: each needs one row, and none waits for another's prompt.
   for (const bool prompts : {false, true}) {
     for (Sequence* sequence : running_) {
+      if (sequence->stalled) continue;
       const uint64_t ahead = sequence->tokens.size() - sequence->covered();
       if ((ahead > 1) != prompts || rows_left == 0) continue;
       const auto rows = static_cast<uint32_t>(std::min<uint64_t>(ahead, rows_left));
@@ -58,6 +59,7 @@ void Engine::Step(std::vector<Event>& events) {
   std::ranges::move(found_, std::back_inserter(events));
   found_.clear();
   if (!HasWork()) return;
+  Grow(events);
   ++steps_started_;
 #ifdef COFFERDAM_FAULTS
   ComputeLateRows();

@@ -160,6 +160,7 @@ Choices::Plan Completion::PlanOfChoices() const {
   request.set_domain(domain_);
   request.mutable_tokens()->Add(prompt_.begin(), prompt_.end());
   request.set_max_tokens(max_tokens_);
+  request.set_priority(request_.priority);
   request.set_cache_salt(request_.cache_salt);
   *request.mutable_sampling() = request_.sampling;
   request.set_finish_transfer_on_disconnect(service_.options.finish_transfer_on_disconnect);

@@ -21,6 +21,7 @@ constexpr size_t kMaxStopTokens = 256;
 constexpr size_t kMaxBiases = 1024;
 constexpr size_t kMaxNameBytes = 512;
 constexpr size_t kMaxSaltBytes = 128;  // no more than workers take
+constexpr int64_t kMaxPriority = 60;   // the same
 constexpr int64_t kMaxTokens = 1 << 30;
 
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
@@ -266,6 +267,7 @@ std::variant<CompletionRequest, ApiError> ParseCompletion(const Json& body, bool
     }
   }
   fields.String("user", 64 << 10);
+  request.priority = static_cast<uint32_t>(fields.Integer("priority", {0, kMaxPriority}).value_or(0));
   request.cache_salt = fields.String("cache_salt", kMaxSaltBytes);
   RefuseUnsupported(fields);
   if (fields.error().has_value()) return *fields.error();

@@ -31,6 +31,7 @@ struct CompletionRequest {
   bool echo = false;
   bool stream = false;
   bool include_usage = false;
+  uint32_t priority = 0;   // served as one that came so many seconds later
   std::string cache_salt;  // narrows the isolation domain
   v1::Sampling sampling;
 };

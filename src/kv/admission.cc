@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace cofferdam::kv {
@@ -22,14 +23,19 @@ absl::Status Admission::CheckContext(const AdmissionNeed& need, const PoolCounts
 }
 
 uint64_t Admission::PagesFor(const AdmissionNeed& need) const {
-  return layout_.PagesFor(need.prompt_tokens + need.output_tokens) - need.cached_pages;
+  return layout_.PagesFor(need.prompt_tokens + std::min(need.output_tokens, need.first_output_tokens)) - need.cached_pages;
+}
+
+std::optional<Admitted> Admission::AdmitGrowth(const PageHandle& last, const PoolCounts& pool) const {
+  CD_CHECK(last.held(), "I1: only who was admitted may grow");
+  if (pool.free() == 0) return std::nullopt;
+  return Admitted(1);
 }
 
 AdmissionResult Admission::Admit(const AdmissionNeed& need, const PoolCounts& pool) const {
   if (absl::Status status = CheckContext(need, pool); !status.ok()) return Rejected{std::move(status)};
-  const uint64_t pages = PagesFor(need);
-  if (pages > pool.free()) return MustWait{};
-  return Admitted(pages);
+  if (FreePagesFor(need) > pool.free()) return MustWait{};
+  return Admitted(PagesFor(need));
 }
 
 }  // namespace cofferdam::kv

@@ -145,6 +145,8 @@ std::string_view Name(Outcome outcome) {
       return "cancelled";
     case Outcome::kFailed:
       return "failed";
+    case Outcome::kPreempted:
+      return "preempted";
     case Outcome::kHandedOver:
       return "handed_over";
     case Outcome::kIntegrity:

@@ -23,7 +23,7 @@ using Micros = int64_t;
 using BootId = StrongId<struct BootIdTag, uint64_t>;
 
 enum class Role : uint8_t { kPrefill, kDecode };
-enum class Outcome : uint8_t { kFinished, kCancelled, kFailed, kHandedOver, kIntegrity };
+enum class Outcome : uint8_t { kFinished, kCancelled, kFailed, kHandedOver, kIntegrity, kPreempted };
 
 // Limits of a line, for writer and reader. Longer strings are cut by the writer and refused by the reader.
 inline constexpr size_t kMaxLineBytes = size_t{1} << 20;

@@ -121,7 +121,8 @@ void Take(Taker& line, Ended& ended) {
   ended.sequence = SequenceId(line.Number(",\"sequence\":"));
   const std::string outcome = line.Text(",\"outcome\":", kMaxWordsBytes);
   bool known = false;
-  for (const Outcome o : {Outcome::kFinished, Outcome::kCancelled, Outcome::kFailed, Outcome::kHandedOver, Outcome::kIntegrity}) {
+  for (const Outcome o : {Outcome::kFinished, Outcome::kCancelled, Outcome::kFailed, Outcome::kHandedOver, Outcome::kIntegrity,
+                          Outcome::kPreempted}) {
     if (outcome != Name(o)) continue;
     ended.outcome = o;
     known = true;

@@ -76,8 +76,8 @@ TEST(RecordTest, EachKindComesBackAsItWasWritten) {
 }
 
 TEST(RecordTest, EveryOutcomeAndRoleComesBack) {
-  for (const Outcome outcome :
-       {Outcome::kFinished, Outcome::kCancelled, Outcome::kFailed, Outcome::kHandedOver, Outcome::kIntegrity}) {
+  for (const Outcome outcome : {Outcome::kFinished, Outcome::kCancelled, Outcome::kFailed, Outcome::kHandedOver,
+                                Outcome::kIntegrity, Outcome::kPreempted}) {
     for (const Role role : {Role::kPrefill, Role::kDecode}) {
       const Record record = Ended{{1, role, BootId(2)}, SequenceId(3), outcome, 4, 5};
       EXPECT_EQ(Parse(LineOf(record)).value(), record);

@@ -39,6 +39,7 @@ std::shared_ptr<PrefillPeer> DecodeWorker::ChoosePeer(const Request& request) {
 
 void DecodeWorker::OpenHandoff(Request& request) {
   request.peer = ChoosePeer(request);
+  if (request.accepted && (request.peer == nullptr || request.handoffs >= kMaxHandoffs)) return ComputeHere(request);
   if (request.peer == nullptr) {
     return Finish(request, WithFacts(absl::UnavailableError("no prefill worker is ready; try again later"),
                                      {.code = std::string(error_code::kNoWorker), .retry_after_s = 1}));
@@ -74,6 +75,7 @@ void DecodeWorker::OpenHandoff(Request& request) {
   open.mutable_open()->mutable_tokens()->Assign(covered.begin(), covered.end());
   open.mutable_open()->set_first_page(first_page);
   open.mutable_open()->set_cache_salt(request.cache_salt);
+  open.mutable_open()->set_priority(request.priority);
   open.mutable_open()->set_recompute(request.recompute);
   const RequestId id = request.id;
   const uint64_t serial = request.handoff_attempt.counter;
@@ -253,7 +255,7 @@ void DecodeWorker::Act(RequestId id, handoff::DecodeActions actions) {
     } else if (const auto* fail = std::get_if<handoff::Fail>(&action)) {
       ++counters_.handoffs_failed;
       request->recompute = request->recompute || absl::IsDataLoss(fail->status);
-      request->retry = fail->retry_elsewhere && !request->abandoned && request->handoffs < kMaxHandoffs && WhyNotReady().empty();
+      request->retry = fail->retry_elsewhere && MayTryAgain(*request);
       log::info("request {}: handoff failed: {}{}", request->request_id, std::string(fail->status.message()),
                 request->retry ? "; it is tried again" : "");
       if (!request->retry) Finish(*request, fail->status);
@@ -274,7 +276,7 @@ void DecodeWorker::OnWrongPages(Request& request, kv::CheckKind check, const abs
   // Whatever else that worker sent may be as wrong.
   if (const uint64_t dropped = core_->engine().DropOrigin(request.origin); dropped > 0)
     log::error("{} cached pages that prefill worker {} sent are not used again", dropped, request.peer->address());
-  request.retry = !request.abandoned && request.handoffs < kMaxHandoffs && WhyNotReady().empty();
+  request.retry = MayTryAgain(request);
   if (!request.retry) return Finish(request, status);
   OnReleased(request);
 }
@@ -292,12 +294,21 @@ void DecodeWorker::OnReleased(Request& request) {
     return;
   }
   ++counters_.handoff_retries;
+  ForgetHandoff(request);
+  // Ahead of younger requests, but holding nothing meanwhile.
+  Wait(request);
+}
+
+void DecodeWorker::ForgetHandoff(Request& request) {
   request.pages_verified = 0;
   request.handoff.reset();
   request.call.reset();
   request.reader.reset();
-  // Ahead of younger requests, but holding nothing meanwhile.
-  queue_.push_front(request.id);
+}
+
+bool DecodeWorker::MayTryAgain(const Request& request) const {
+  if (request.abandoned) return false;
+  return request.accepted || (request.handoffs < kMaxHandoffs && WhyNotReady().empty());
 }
 
 }  // namespace cofferdam::worker

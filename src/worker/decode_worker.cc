@@ -171,20 +171,21 @@ void DecodeWorker::OnNew(std::shared_ptr<GenerateStream> stream, v1::GenerateReq
   request.domain = wire.domain();
   request.cache_salt = wire.cache_salt();
   request.finish_transfer = wire.finish_transfer_on_disconnect();
-  queue_.push_back(id);
+  request.priority = wire.priority();
+  Wait(request);
   StartWaiting();
 }
 
 void DecodeWorker::StartWaiting() {
   while (!queue_.empty()) {
-    Request* request = Find(queue_.front());
+    Request* request = Find(queue_.begin()->second);
     if (request == nullptr) {
-      queue_.pop_front();
+      queue_.erase(queue_.begin());
       continue;
     }
     auto result = core_->engine().Start(request->spec);
     if (std::holds_alternative<kv::MustWait>(result)) return;
-    queue_.pop_front();
+    queue_.erase(queue_.begin());
     if (auto* rejected = std::get_if<kv::Rejected>(&result)) {
       core_->ledger().OnRejected(OwnerOf(*request), rejected->status);
       Finish(*request, rejected->status);
@@ -201,6 +202,10 @@ void DecodeWorker::Begin(Request& request) {
   const uint32_t cached = core_->engine().CachedPages(*request.sequence);
   request.cached_tokens = cached * core_->layout().page_tokens();
   if (NeedsHandoff(request.spec) && !IsCheaperHere(request)) return OpenHandoff(request);
+  ComputeHere(request);
+}
+
+void DecodeWorker::ComputeHere(Request& request) {
   ++counters_.local_prefills;
   core_->engine().Run(*request.sequence);
   Accept(request);
@@ -221,6 +226,7 @@ void DecodeWorker::RecordOnTheWay(const Request& request, kv::CheckKind kind, Pa
 }
 
 void DecodeWorker::Accept(Request& request) {
+  if (std::exchange(request.accepted, true)) return;
   v1::GenerateEvent event;
   *event.mutable_attempt() = request.attempt;
   event.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(request.spec.tokens.size() - request.spec.resumed_tokens));
@@ -243,6 +249,22 @@ void DecodeWorker::Finish(Request& request, const absl::Status& status) {
   }
   transferring_.erase(request.id);
   requests_.erase(request.id);
+}
+
+void DecodeWorker::OnPreempted(Request& request, const engine::PreemptedEvent& event) {
+  core_->ledger().OnEnded(event.sequence, tenure::Outcome::kPreempted, event.generated.size(), request.pages_verified);
+  by_sequence_.erase(event.sequence);
+  request.sequence.reset();
+  const auto generated = static_cast<uint32_t>(event.generated.size());
+  request.spec.tokens.insert(request.spec.tokens.end(), event.generated.begin(), event.generated.end());
+  request.spec.resumed_tokens += generated;
+  request.spec.max_output -= generated;
+  request.generated += generated;
+  request.checks += event.checks;
+  request.handoffs = 0;
+  ++counters_.resumed;
+  ForgetHandoff(request);
+  Wait(request);
 }
 
 void DecodeWorker::OnCancelled(RequestId id) {
@@ -286,8 +308,10 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
                    [&](const engine::FinishedEvent& finished) {
                      wire.mutable_finished()->set_reason(finished.reason == engine::FinishReason::kStop ? v1::Finished::STOP
                                                                                                         : v1::Finished::LENGTH);
-                     wire.mutable_finished()->set_generated_tokens(finished.generated);
-                     ToWire(finished.checks, wire.mutable_finished());
+                     wire.mutable_finished()->set_generated_tokens(request.generated + finished.generated);
+                     kv::CheckCounts checks = request.checks;
+                     checks += finished.checks;
+                     ToWire(checks, wire.mutable_finished());
                      core_->ledger().OnEnded(sequence, tenure::Outcome::kFinished, finished.generated, request.pages_verified);
                      request.stream->Send(std::move(wire));
                      Finish(request, absl::OkStatus());
@@ -300,6 +324,8 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
                                              request.pages_verified);
                      Finish(request, failed.status);
                    },
+                   [&](const engine::GrownEvent& grown) { core_->ledger().OnGrown(sequence, grown.page, grown.generation); },
+                   [&](const engine::PreemptedEvent& preempted) { OnPreempted(request, preempted); },
                    [](const engine::SealedEvent&) {},
                    [](const engine::CachedPageWrongEvent&) {},
                },

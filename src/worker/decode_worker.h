@@ -3,7 +3,6 @@
 #define COFFERDAM_WORKER_DECODE_WORKER_H_
 
 #include <atomic>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -71,6 +70,10 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
     bool retry = false;
     bool recompute = false;  // a handoff brought what was wrong
     uint32_t pages_verified = 0;
+    uint32_t priority = 0;
+    bool accepted = false;   // its client was told so
+    uint32_t generated = 0;  // before it was preempted
+    kv::CheckCounts checks;  // of the same
   };
 
   explicit DecodeWorker(std::unique_ptr<WorkerCore> core);
@@ -82,6 +85,13 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   bool IsCheaperHere(const Request& request);
   void StartWaiting();
   void Begin(Request& request);
+  void Wait(const Request& request) { queue_.emplace(request.spec.order, request.id); }
+  void ComputeHere(Request& request);
+  // It gave its pages back to older ones, and goes on when there is room again.
+  void OnPreempted(Request& request, const engine::PreemptedEvent& event);
+  // A client that has part of an answer gets the rest, whatever prefill workers do.
+  bool MayTryAgain(const Request& request) const;
+  void ForgetHandoff(Request& request);
 
   // Handoff (decode_transfers.cc).
   // The next one whose pool holds the request; the one that it was at before only for want of another. None when no such
@@ -127,7 +137,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   size_t next_peer_ = 0;
   std::map<RequestId, Request> requests_;
   std::map<SequenceId, RequestId> by_sequence_;
-  std::deque<RequestId> queue_;  // waits for pages and holds nothing
+  std::set<std::pair<uint64_t, RequestId>> queue_;  // by their order: they wait for pages and hold nothing
   std::set<RequestId> transferring_;
   std::atomic<uint64_t> next_request_{1};
   uint64_t next_handoff_ = 1;
@@ -135,7 +145,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
 
   struct Counters {
     uint64_t requests = 0, cancelled = 0, local_prefills = 0;
-    uint64_t handoffs = 0, handoffs_completed = 0, handoffs_failed = 0, handoff_retries = 0;
+    uint64_t handoffs = 0, handoffs_completed = 0, handoffs_failed = 0, handoff_retries = 0, resumed = 0;
     uint64_t reads = 0, reads_failed = 0, late_reads = 0, read_bytes = 0, stale_messages = 0;
   } counters_;
   SecondsHistogram transfer_seconds_, verification_seconds_;

@@ -53,7 +53,7 @@ void EngineLoop::Main() {
   std::vector<engine::Event> events;
   bool quiet = false;  // the last round did nothing; what a busy one changed has been published since
   while (true) {
-    const std::deque<std::function<void()>> tasks = Take(quiet && !engine_.HasWork());
+    const std::deque<std::function<void()>> tasks = Take(quiet && (!engine_.HasWork() || engine_.Stalled()));
     for (const std::function<void()>& task : tasks) task();
     client_.OnTurn(Clock::now());
     engine_.Reclaim();

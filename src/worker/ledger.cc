@@ -11,26 +11,39 @@ namespace cofferdam::worker {
 void Ledger::OnStarted(const engine::Engine& engine, SequenceId sequence, const Owner& owner) {
   auto holder = std::make_shared<tenure::RecentHolders::Holder>(tenure::RecentHolders::Holder{
       .sequence = sequence, .request_id = owner.request_id, .domain = owner.domain, .started = tenure::WallClock()});
-  tenure::Started record{.stamp = {.time = holder->started},
+  const tenure::Micros time = holder->started;
+  live_.emplace(sequence, Live{.holder = std::move(holder), .prompt_tokens = owner.prompt_tokens, .max_output = owner.max_output});
+  Took(sequence, time, engine.TenuresOf(sequence));
+}
+
+void Ledger::OnGrown(SequenceId sequence, PageId page, Generation generation) {
+  const std::pair tenure{page, generation};
+  if (live_.contains(sequence)) Took(sequence, tenure::WallClock(), {&tenure, 1});
+}
+
+void Ledger::Took(SequenceId sequence, tenure::Micros time, std::span<const std::pair<PageId, Generation>> tenures) {
+  const Live& live = live_.at(sequence);
+  // Every record says whose it is: the first one may have been in a file that was deleted since.
+  tenure::Started record{.stamp = {.time = time},
                          .sequence = sequence,
-                         .request_id = owner.request_id,
-                         .domain = owner.domain,
-                         .prompt_tokens = owner.prompt_tokens,
-                         .max_output = owner.max_output};
-  for (const auto& [page, generation] : engine.TenuresOf(sequence)) {
+                         .request_id = live.holder->request_id,
+                         .domain = live.holder->domain,
+                         .prompt_tokens = live.prompt_tokens,
+                         .max_output = live.max_output};
+  for (const auto& [page, generation] : tenures) {
     record.pages.push_back({.page = page, .generation = generation});
-    recent_.Add(record.pages.back(), holder);
+    recent_.Add(record.pages.back(), live.holder);
   }
-  live_.emplace(sequence, std::move(holder));
   if (log_ != nullptr) log_->Append(std::move(record));
 }
 
 void Ledger::OnEnded(SequenceId sequence, tenure::Outcome outcome, uint64_t generated_tokens, uint64_t pages_verified) {
   const auto found = live_.find(sequence);
   if (found == live_.end()) return;
-  found->second->ended = tenure::WallClock();
+  tenure::RecentHolders::Holder& holder = *found->second.holder;
+  holder.ended = tenure::WallClock();
   if (log_ != nullptr) {
-    log_->Append(tenure::Ended{.stamp = {.time = found->second->ended},
+    log_->Append(tenure::Ended{.stamp = {.time = holder.ended},
                                .sequence = sequence,
                                .outcome = outcome,
                                .generated_tokens = generated_tokens,
@@ -64,8 +77,8 @@ void Ledger::OnWrong(SequenceId sequence, std::span<const engine::WrongPage> pag
                               .action = std::string(action),
                               .detail = std::string(detail)};
     if (live != live_.end()) {
-      incident.request_id = live->second->request_id;
-      incident.domain = live->second->domain;
+      incident.request_id = live->second.holder->request_id;
+      incident.domain = live->second.holder->domain;
     }
     recent_.Describe(incident);
     log::error("incident: check {} failed on page {} of request {}: expected generation {}, found {}; {}", incident.check,

@@ -31,6 +31,8 @@ class Ledger {
 
   // All pages of a sequence that has just started.
   void OnStarted(const engine::Engine& engine, SequenceId sequence, const Owner& owner);
+  // A page that a sequence took later.
+  void OnGrown(SequenceId sequence, PageId page, Generation generation);
   // Its pages were let go; a sequence that is not known, or has ended before, is ignored.
   void OnEnded(SequenceId sequence, tenure::Outcome outcome, uint64_t generated_tokens, uint64_t pages_verified);
   void OnRejected(const Owner& owner, const absl::Status& status);
@@ -44,8 +46,15 @@ class Ledger {
   uint64_t errors() const { return log_ == nullptr ? 0 : log_->errors(); }
 
  private:
+  struct Live {
+    std::shared_ptr<tenure::RecentHolders::Holder> holder;
+    uint64_t prompt_tokens = 0, max_output = 0;
+  };
+  // Says that a living sequence holds these pages.
+  void Took(SequenceId sequence, tenure::Micros time, std::span<const std::pair<PageId, Generation>> tenures);
+
   std::unique_ptr<tenure::Log> log_;
-  std::map<SequenceId, std::shared_ptr<tenure::RecentHolders::Holder>> live_;
+  std::map<SequenceId, Live> live_;
   tenure::RecentHolders recent_;
   std::map<std::string, uint64_t> refused_ = {
       {"invalid_request", 0}, {std::string(error_code::kContextLengthExceeded), 0}, {std::string(error_code::kQueueFull), 0}};

@@ -67,6 +67,8 @@ absl::StatusOr<engine::SequenceSpec> PrefillWorker::SpecOf(const v1::PrefillRequ
   engine::SequenceSpec spec;
   if (open.cache_salt().size() > kMaxIdBytes)
     return absl::InvalidArgumentError(absl::StrCat("cache_salt has at most ", kMaxIdBytes, " bytes"));
+  if (open.priority() > kMaxPriority) return absl::InvalidArgumentError(absl::StrCat("priority is 0 to ", kMaxPriority));
+  spec.order = OrderOf(open.priority());
   spec.domain_key = kv::DomainKey(core_->options().cluster_secret, open.domain(), open.cache_salt());
   spec.domain = kv::DomainName(open.domain(), open.cache_salt());
   spec.tokens.assign(open.tokens().begin(), open.tokens().end());
@@ -108,8 +110,9 @@ void PrefillWorker::OnOpen(std::shared_ptr<PrefillStream> stream, v1::PrefillReq
                                        .progress_limit = beat * kStalledBeats},
       Clock::now());
   heartbeats_.Add(std::weak_ptr<Beating>(stream));
+  const uint64_t run_order = run.spec.order;
   runs_.emplace(id, std::move(run));
-  queue_.push_back(id);
+  queue_.emplace(run_order, id);
   StartWaiting();
 }
 
@@ -119,16 +122,16 @@ Ledger::Owner PrefillWorker::OwnerOf(const Running& run) {
 
 void PrefillWorker::StartWaiting() {
   while (!queue_.empty()) {
-    const RunId id = queue_.front();
+    const RunId id = queue_.begin()->second;
     const auto found = runs_.find(id);
     if (found == runs_.end() || found->second.handoff->closed()) {
-      queue_.pop_front();
+      queue_.erase(queue_.begin());
       continue;
     }
     Running& run = found->second;
     auto result = core_->engine().Start(run.spec);
     if (std::holds_alternative<kv::MustWait>(result)) return;
-    queue_.pop_front();
+    queue_.erase(queue_.begin());
     handoff::PrefillActions actions;
     if (auto* rejected = std::get_if<kv::Rejected>(&result)) {
       core_->ledger().OnRejected(OwnerOf(run), rejected->status);

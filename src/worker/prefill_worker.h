@@ -3,10 +3,12 @@
 #define COFFERDAM_WORKER_PREFILL_WORKER_H_
 
 #include <atomic>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "cofferdam.grpc.pb.h"
 #include "fabric/fabric.h"
@@ -67,7 +69,7 @@ class PrefillWorker final : public v1::Prefill::CallbackService, public LoopClie
   std::unique_ptr<fabric::Source> source_;
   std::map<RunId, Running> runs_;
   std::map<SequenceId, RunId> by_sequence_;
-  std::deque<RunId> queue_;  // waits for pages and holds nothing
+  std::set<std::pair<uint64_t, RunId>> queue_;  // by their order: they wait for pages and hold nothing
   Clock::time_point published_{};
   std::atomic<uint64_t> next_run_{1};
   std::atomic<uint64_t> steps_{0};

@@ -1,6 +1,7 @@
 #include "worker/wire.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,11 @@ bool TakeDigest(const std::string& bytes, kv::Digest128& digest) {
 }
 
 }  // namespace
+
+uint64_t OrderOf(uint32_t priority) {
+  const auto when = std::chrono::steady_clock::now().time_since_epoch() + std::chrono::seconds(priority);
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(when).count());
+}
 
 void ToWire(const handoff::AttemptId& attempt, v1::Attempt* wire) {
   wire->set_boot_id(attempt.boot_id);
@@ -69,7 +75,9 @@ absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire) {
   if (wire.request_id().size() > kMaxIdBytes || wire.domain().size() > kMaxIdBytes || wire.cache_salt().size() > kMaxIdBytes) {
     return absl::InvalidArgumentError(absl::StrCat("request id, domain and cache_salt have at most ", kMaxIdBytes, " bytes each"));
   }
+  if (wire.priority() > kMaxPriority) return absl::InvalidArgumentError(absl::StrCat("priority is 0 to ", kMaxPriority));
   engine::SequenceSpec spec;
+  spec.order = OrderOf(wire.priority());
   spec.tokens.assign(wire.tokens().begin(), wire.tokens().end());
   spec.resumed_tokens = wire.resumed_tokens();
   spec.max_output = wire.max_tokens();

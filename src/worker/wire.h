@@ -14,6 +14,11 @@
 namespace cofferdam::worker {
 
 inline constexpr size_t kMaxIdBytes = 256;  // of a request id, of a domain
+inline constexpr uint32_t kMaxPriority = 60;
+
+// SequenceSpec::order of a request that comes now: one of priority p stands with those that come p seconds later. So whoever is
+// late enough stands behind it, and nobody waits for ever. Thread-safe.
+uint64_t OrderOf(uint32_t priority);
 
 void ToWire(const handoff::AttemptId& attempt, v1::Attempt* wire);
 handoff::AttemptId FromWire(const v1::Attempt& wire);

@@ -109,15 +109,18 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
   if (options.self_test) {
     if (absl::Status status = core->executor_->SelfTest(); !status.ok()) return status;
   }
-  core->engine_ = std::make_unique<engine::Engine>(engine::EngineOptions{.role = absl::StrCat(options.role, " worker"),
-                                                                         .context_tokens = core->context_tokens_,
-                                                                         .chunk_tokens = options.chunk_tokens,
-                                                                         .max_sequences = options.max_sequences,
-                                                                         .verify_reads = options.verify_reads,
-                                                                         .verify_content = options.verify_content,
-                                                                         .prefix_cache = options.prefix_cache,
-                                                                         .sample_seed = RandomId()},
-                                                   *core->executor_, *core->pool_);
+  core->engine_ = std::make_unique<engine::Engine>(
+      engine::EngineOptions{.role = absl::StrCat(options.role, " worker"),
+                            .context_tokens = core->context_tokens_,
+                            .chunk_tokens = options.chunk_tokens,
+                            .max_sequences = options.max_sequences,
+                            .first_output_tokens = options.reserve_output_tokens == 0 ? std::numeric_limits<uint32_t>::max()
+                                                                                      : options.reserve_output_tokens,
+                            .verify_reads = options.verify_reads,
+                            .verify_content = options.verify_content,
+                            .prefix_cache = options.prefix_cache,
+                            .sample_seed = RandomId()},
+      *core->executor_, *core->pool_);
 #ifdef COFFERDAM_FAULTS
   core->injection_ = std::make_unique<Injection>(options.injection, options.role, *core->engine_);
 #endif
@@ -217,6 +220,10 @@ void WorkerCore::AddMetrics(const kv::CheckCounts& checks, v1::WorkerInfo& info)
   *info.add_metrics() = MakeMetric("check_seconds_total", Metric::COUNTER, std::chrono::duration<double>(done.check_time).count(),
                                    "Time of the engine's thread in checks; bytes checked while attention reads them come on top");
   add("kv_pages_adopted_total", Metric::COUNTER, done.pages_adopted, "Pages adopted from a peer");
+  add("kv_pages_grown_total", Metric::COUNTER, done.pages_grown, "Pages that sequences took after their start");
+  add("growth_stalls_total", Metric::COUNTER, done.stalls, "Steps that a sequence sat out for want of a page");
+  add("preemptions_total", Metric::COUNTER, done.preemptions, "Sequences that gave their pages back to older ones, to go on later");
+  add("preempted_tokens_total", Metric::COUNTER, done.preempted_tokens, "Tokens of those that are covered a second time");
   add("kv_pages_sealed_total", Metric::COUNTER, done.pages_sealed, "Pages sealed");
   const kv::PrefixCacheCounters& cache = engine_->cache().counters();
   add("prefix_cache_lookup_tokens_total", Metric::COUNTER, cache.looked_up_tokens,

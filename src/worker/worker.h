@@ -39,6 +39,7 @@ struct WorkerOptions {
   std::vector<int> cpus;
   uint32_t chunk_tokens = 512;
   uint32_t max_sequences = 256;
+  uint32_t reserve_output_tokens = 128;             // decode: of an output, reserved at its start; 0: all
   uint32_t max_queue = 1024;                        // requests that wait for pages
   uint32_t local_prefill_tokens = 0;                // decode: prompts with a shorter rest are computed here; 0: one page
   size_t transfer_window_bytes = size_t{32} << 20;  // decode: of reads in flight, per peer
