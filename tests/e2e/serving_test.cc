@@ -103,7 +103,8 @@ TEST_F(Serving, GreedyTokensThroughTheHandoffMatchLibllama) {
   }
   for (size_t i = 0; i < cases.size(); ++i) check(cases[i], together[i]);
   std::printf("near ties that went the other way: %zu of %zu\n", near_ties, 2 * cases.size());
-  EXPECT_EQ(cluster_->Metric("decode", "handoffs_completed_total"), 2.0 * static_cast<double>(cases.size()));
+  // An answer that was preempted may be handed over once more.
+  EXPECT_GE(cluster_->Metric("decode", "handoffs_completed_total"), 2.0 * static_cast<double>(cases.size()));
   EXPECT_EQ(cluster_->Metric("decode", "checks_failed_total", "seal"), 0);
   EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
