@@ -122,6 +122,16 @@ class GrowthTest : public EngineTest {
       }
     }
   }
+  // False: it has ended before.
+  bool CutOff(size_t index) {
+    Request& request = requests_[index];
+    for (const auto& [id, of] : by_sequence_) {
+      if (of == index) engine_->Release(id);
+    }
+    if (std::exchange(request.ended, true)) return false;
+    waiting_.erase({request.spec.order, index});
+    return true;
+  }
   bool AllEnded() const { return std::ranges::all_of(requests_, &Request::ended); }
   // Ends with the turn in which the last one ends.
   void RunAll(uint64_t most_turns) {
@@ -257,15 +267,9 @@ TEST_F(GrowthTest, TenThousandRequestsOverAPoolForThreeAllEnd) {
     ASSERT_LT(turns_, 1'000'000u);
     if (random() % 64 == 0) {  // a client leaves
       const size_t index = *std::next(open.begin(), static_cast<ptrdiff_t>(random() % open.size()));
-      Request& request = requests_[index];
-      for (const auto& [id, of] : by_sequence_) {
-        if (of == index) engine_->Release(id);
-      }
-      if (!request.ended) {
-        waiting_.erase({request.spec.order, index});
+      if (CutOff(index)) {
         ++cut;
         open.erase(index);
-        request.ended = true;
       }
     }
     for (auto it = open.begin(); it != open.end();) {

@@ -22,8 +22,7 @@ void List(Holders& holders, Holder holder) {
 
 bool AllChecksPassed(const Holder& holder) {
   return holder.fate == Fate::kEnded && !holder.own_incident &&
-         (holder.outcome == Outcome::kFinished || holder.outcome == Outcome::kHandedOver ||
-          holder.outcome == Outcome::kPreempted);
+         (holder.outcome == Outcome::kFinished || holder.outcome == Outcome::kHandedOver || holder.outcome == Outcome::kPreempted);
 }
 
 bool Overlap(const Holder& a, const Holder& b) {
