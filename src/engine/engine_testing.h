@@ -109,6 +109,22 @@ class EngineTest : public testing::Test {
     engine_->Release(source);
     return sink;
   }
+  // What an engine without a cache, over a large pool of its own, answers.
+  std::vector<TokenId> Alone(const SequenceSpec& spec) {
+    std::vector<std::byte> memory(kPages * model_->layout().page_bytes());
+    kv::Pool pool(model_->layout(), memory, 8, kv::ReuseOrder::kFifo);
+    std::vector<TokenId> answer;
+    {
+      Engine engine({.role = "test worker", .context_tokens = 512, .chunk_tokens = 64}, *executor_, pool);
+      engine.Run(std::get<Engine::Started>(engine.Start(spec)).sequence);
+      std::vector<Event> events;
+      while (engine.HasWork()) engine.Step(events);
+      for (const Event& event : events) {
+        if (const auto* token = std::get_if<TokenEvent>(&event)) answer.push_back(token->token);
+      }
+    }
+    return answer;
+  }
   std::vector<TokenId> Generate(SequenceSpec spec) {
     const SequenceId id = Start(std::move(spec));
     engine_->Run(id);

@@ -62,22 +62,6 @@ class GrowthTest : public EngineTest {
     }
     return spec;
   }
-  // What an engine over a large pool answers.
-  std::vector<TokenId> Alone(const SequenceSpec& spec) {
-    std::vector<std::byte> memory(kPages * model_->layout().page_bytes());
-    kv::Pool pool(model_->layout(), memory, 8, kv::ReuseOrder::kFifo);
-    std::vector<TokenId> answer;
-    {
-      Engine engine({.role = "test worker", .context_tokens = 512, .chunk_tokens = 64}, *executor_, pool);
-      engine.Run(std::get<Engine::Started>(engine.Start(spec)).sequence);
-      std::vector<Event> events;
-      while (engine.HasWork()) engine.Step(events);
-      for (const Event& event : events) {
-        if (const auto* token = std::get_if<TokenEvent>(&event)) answer.push_back(token->token);
-      }
-    }
-    return answer;
-  }
 
   void Ask(SequenceSpec spec) {
     waiting_.emplace(spec.order, requests_.size());

@@ -49,22 +49,6 @@ class SharingTest : public EngineTest {
     return page;
   }
   uint64_t In(kv::PageState state) const { return pool_->counts().by_state[static_cast<size_t>(state)]; }
-  // What an engine without a cache answers.
-  std::vector<TokenId> Alone(const SequenceSpec& spec) {
-    std::vector<std::byte> memory(kPages * model_->layout().page_bytes());
-    kv::Pool pool(model_->layout(), memory, 8, kv::ReuseOrder::kFifo);
-    std::vector<TokenId> answer;
-    {
-      Engine engine({.role = "test worker", .context_tokens = 512, .chunk_tokens = 64}, *executor_, pool);
-      engine.Run(std::get<Engine::Started>(engine.Start(spec)).sequence);
-      std::vector<Event> events;
-      while (engine.HasWork()) engine.Step(events);
-      for (const Event& event : events) {
-        if (const auto* token = std::get_if<TokenEvent>(&event)) answer.push_back(token->token);
-      }
-    }
-    return answer;
-  }
 };
 
 TEST_F(SharingTest, I13_ConversationsOverTheCacheGetTheAnswersOfAnUndisturbedRun) {
