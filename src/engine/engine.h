@@ -172,9 +172,8 @@ class Engine {
     SequenceId sequence;
   };
   // Judges, looks cached pages up and pins them, and reserves the rest, in one action: all pages for prompt and the first part of
-  // the output, or none; one more stays free for each that may still grow.
-  // Pages that are in the way are evicted then, for the next call. A sequence that starts does nothing
-  // until Run or RunPrompt. Rejected carries InvalidArgument for specs that can never run.
+  // the output, or none; one more stays free for each that may still grow. Pages that are in the way are evicted then, for the next
+  // call. A sequence that starts does nothing until Run. Rejected carries InvalidArgument for specs that can never run.
   [[nodiscard]] std::variant<Started, kv::MustWait, kv::Rejected> Start(SequenceSpec spec);
   // The same judgement without reserving anything; OK when the spec may run here sooner or later.
   absl::Status CheckSpec(const SequenceSpec& spec) const;
@@ -238,7 +237,7 @@ class Engine {
 #else
   bool HasWork() const { return !running_.empty(); }
 #endif
-  // All that run wait for a page: a step does nothing before one comes back.
+  // All that run, if any do, wait for a page: a step does nothing before one comes back.
   bool Stalled() const;
   // Runs one step, when there is work, and appends what came of it. Never fails as a whole: a computation that fails
   // ends the sequences that were in it.
@@ -280,10 +279,13 @@ class Engine {
   // Free pages, and those that come back without anybody's loss.
   uint64_t ComingPages() const;
   // Growth (growth.cc).
-  uint64_t PagesWanted(const Sequence& sequence) const;
+  uint64_t PagesWanted(const Sequence& sequence) const;  // for all of its output
   bool MayGrow(const Sequence& sequence) const;
+  // Before a step: gives everybody whose table ends soon a page, or lets those stall whose next row has none.
   void Grow(std::vector<Event>& events);
+  // False when no page is free.
   bool TakePage(Sequence& sequence, std::vector<Event>& events);
+  // Has so many pages come back, from the cache and from those behind `sequence` in order, or as many as these have.
   void MakeRoom(uint64_t pages, const Sequence& sequence, std::vector<Event>& events);
   void Preempt(Sequence& sequence, std::vector<Event>& events);
   std::vector<Slice> Compose();

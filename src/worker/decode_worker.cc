@@ -262,7 +262,6 @@ void DecodeWorker::OnPreempted(Request& request, const engine::PreemptedEvent& e
   request.generated += generated;
   request.checks += event.checks;
   request.handoffs = 0;
-  ++counters_.resumed;
   ForgetHandoff(request);
   Wait(request);
 }

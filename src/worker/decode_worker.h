@@ -145,7 +145,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
 
   struct Counters {
     uint64_t requests = 0, cancelled = 0, local_prefills = 0;
-    uint64_t handoffs = 0, handoffs_completed = 0, handoffs_failed = 0, handoff_retries = 0, resumed = 0;
+    uint64_t handoffs = 0, handoffs_completed = 0, handoffs_failed = 0, handoff_retries = 0;
     uint64_t reads = 0, reads_failed = 0, late_reads = 0, read_bytes = 0, stale_messages = 0;
   } counters_;
   SecondsHistogram transfer_seconds_, verification_seconds_;

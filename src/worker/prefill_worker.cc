@@ -110,9 +110,8 @@ void PrefillWorker::OnOpen(std::shared_ptr<PrefillStream> stream, v1::PrefillReq
                                        .progress_limit = beat * kStalledBeats},
       Clock::now());
   heartbeats_.Add(std::weak_ptr<Beating>(stream));
-  const uint64_t run_order = run.spec.order;
+  queue_.emplace(run.spec.order, id);
   runs_.emplace(id, std::move(run));
-  queue_.emplace(run_order, id);
   StartWaiting();
 }
 
