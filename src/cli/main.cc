@@ -134,7 +134,7 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", COFFERDAM_VERSION " (" COFFERDAM_ISA ")");
   Flags flags;
   const std::pair<const char*, const char*> commands[] = {
-      {"up", "Start gateway, prefill and decode worker on this machine"},
+      {"up", "Start gateway and workers on this machine"},
       {"gateway", "Serve the OpenAI API and route requests to workers"},
       {"prefill", "Compute prompts and let decode workers read their pages"},
       {"decode", "Own requests: fetch and verify pages, generate tokens"},

@@ -31,7 +31,7 @@ void AddWorkerOptions(CLI::App& app, Flags& flags) {
                "Serve a shorter context when the KV pool is smaller than the context, instead of refusing to start");
   app.add_option("--page-size", flags.page_size, "Tokens in a KV page: a multiple of 16 from 16 to 128")->capture_default_str();
   app.add_option("--threads,-t", flags.threads,
-                 "Compute threads; with `up` of both workers together (default: the cores of this process)");
+                 "Compute threads; with `up` of all workers together (default: the cores of this process)");
   app.add_option("--chunk-tokens", flags.chunk_tokens, "Tokens of prompts and sequences computed in one step, at most")
       ->capture_default_str()
       ->check(CLI::Range(1, 8192));
@@ -177,6 +177,11 @@ void AddOptions(const std::string& command, CLI::App& app, Flags& flags) {
     }
   }
   if (command == "up") {
+    app.add_option("--mode", flags.mode,
+                   "'disaggregated': a prefill and a decode worker, each with cores of its own; or 'colocated': one worker that "
+                   "computes prompts and answers, on all cores")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"disaggregated", "colocated"}));
     app.add_option("--prefill-kv-tokens", flags.prefill_kv_tokens, "Like --kv-tokens, for the prefill worker alone");
     app.add_option("--decode-kv-tokens", flags.decode_kv_tokens, "Like --kv-tokens, for the decode worker alone");
   }

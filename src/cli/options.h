@@ -28,7 +28,8 @@ struct Flags {
   std::string cluster_secret_file;
   uint64_t context_length = 0;
   uint64_t kv_tokens = 0;
-  uint64_t prefill_kv_tokens = 0, decode_kv_tokens = 0;  // `up` alone
+  std::string mode = "disaggregated";  // `up` alone, as are the next two
+  uint64_t prefill_kv_tokens = 0, decode_kv_tokens = 0;
   bool shrink_context = false;
   uint32_t page_size = 64;
   int threads = 0;

@@ -38,6 +38,8 @@ class RunFolder {
   std::string path_;
 };
 
+bool IsColocated(const Flags& flags) { return flags.mode == "colocated"; }
+
 std::vector<int> AllowedCores(int threads) {
   cpu_set_t set;
   std::vector<int> cores;
@@ -56,6 +58,15 @@ std::string RandomSecret() {
   char hex[2 * sizeof bytes + 1];
   randombytes_buf(bytes, sizeof bytes);
   return sodium_bin2hex(hex, sizeof hex, bytes, sizeof bytes);
+}
+
+void AddArgumentsOfDecode(const Flags& flags, const std::string& folder, std::vector<std::string>& arguments) {
+  arguments.insert(arguments.end(), {"--reserve-output-tokens", absl::StrCat(flags.reserve_output_tokens)});
+  // Without a prefill worker it computes every prompt itself: that is the whole of the colocated mode.
+  if (IsColocated(flags)) return;
+  arguments.insert(arguments.end(), {"--prefill", absl::StrCat("unix:", folder, "/prefill.sock"), "--local-prefill-tokens",
+                                     absl::StrCat(flags.local_prefill_tokens), "--verify-content", flags.verify_content,
+                                     "--transfer-window-bytes", absl::StrCat(flags.transfer_window_bytes)});
 }
 
 std::vector<std::string> WorkerArguments(const std::string& role, const Flags& flags, const std::string& folder,
@@ -105,10 +116,7 @@ std::vector<std::string> WorkerArguments(const std::string& role, const Flags& f
   if (role == "prefill") {
     arguments.insert(arguments.end(), {"--fabric", absl::StrCat("shm:", folder, "/fabric.sock")});
   } else {
-    arguments.insert(arguments.end(), {"--prefill", absl::StrCat("unix:", folder, "/prefill.sock"), "--local-prefill-tokens",
-                                       absl::StrCat(flags.local_prefill_tokens), "--reserve-output-tokens",
-                                       absl::StrCat(flags.reserve_output_tokens), "--verify-content", flags.verify_content,
-                                       "--transfer-window-bytes", absl::StrCat(flags.transfer_window_bytes)});
+    AddArgumentsOfDecode(flags, folder, arguments);
   }
   return arguments;
 }
@@ -126,14 +134,13 @@ absl::StatusOr<std::vector<std::string>> GatewayArguments(const Flags& flags, co
                                      flags.log_level,
                                      "--decode",
                                      absl::StrCat("unix:", folder, "/decode.sock"),
-                                     "--prefill",
-                                     absl::StrCat("unix:", folder, "/prefill.sock"),
                                      "--on-disconnect",
                                      flags.on_disconnect,
                                      "--max-connections",
                                      absl::StrCat(flags.max_connections),
                                      "--max-body-bytes",
                                      absl::StrCat(flags.max_body_bytes)};
+  if (!IsColocated(flags)) arguments.insert(arguments.end(), {"--prefill", absl::StrCat("unix:", folder, "/prefill.sock")});
   if (flags.log_json) arguments.push_back("--log-json");
   if (flags.hide_cached_tokens) arguments.push_back("--hide-cached-tokens");
 #ifdef COFFERDAM_FAULTS
@@ -153,9 +160,32 @@ absl::StatusOr<std::vector<std::string>> GatewayArguments(const Flags& flags, co
   return arguments;
 }
 
+struct Worker {
+  std::string role;
+  std::vector<int> cores;
+};
+
+std::vector<Worker> WorkersOf(const Flags& flags) {
+  const std::vector<int> cores = AllowedCores(flags.threads);
+  if (IsColocated(flags)) {
+    log::info("cores {} for one worker that computes prompts and answers", absl::StrJoin(cores, ","));
+    return {{.role = "decode", .cores = cores}};
+  }
+  // Each role has cores of its own: shared ones would starve both (spinning barriers). One core is shared for want of two.
+  const size_t half = cores.size() / 2;
+  const std::vector<int> prefill(cores.begin(), cores.begin() + static_cast<ptrdiff_t>(std::max<size_t>(1, half)));
+  const std::vector<int> decode(cores.begin() + static_cast<ptrdiff_t>(half), cores.end());
+  log::info("cores {} for prefill, {} for decode", absl::StrJoin(prefill, ","), absl::StrJoin(decode, ","));
+  return {{.role = "prefill", .cores = prefill}, {.role = "decode", .cores = decode}};
+}
+
 }  // namespace
 
 int RunUp(const Flags& flags) {
+  if (IsColocated(flags) && flags.prefill_kv_tokens != 0) {
+    log::error("--prefill-kv-tokens sizes the pool of a prefill worker, and with --mode=colocated there is none: use --kv-tokens");
+    return kExitRefused;
+  }
   std::string model = flags.model;
   if (model.empty()) {
     auto embedded = EmbeddedModelFile();
@@ -171,26 +201,20 @@ int RunUp(const Flags& flags) {
     log::error("no folder for sockets can be made under XDG_RUNTIME_DIR or /tmp");
     return 1;
   }
-  const std::vector<int> cores = AllowedCores(flags.threads);
-  // Each role has cores of its own: shared ones would starve both (spinning barriers). One core is shared for want of two.
-  const size_t half = cores.size() / 2;
-  const std::vector<int> prefill_cores(cores.begin(), cores.begin() + static_cast<ptrdiff_t>(std::max<size_t>(1, half)));
-  const std::vector<int> decode_cores(cores.begin() + static_cast<ptrdiff_t>(half), cores.end());
-  log::info("cores {} for prefill, {} for decode", absl::StrJoin(prefill_cores, ","), absl::StrJoin(decode_cores, ","));
   auto gateway = GatewayArguments(flags, folder.path(), model);
   if (!gateway.ok()) {
     log::error("{}", std::string(gateway.status().message()));
     return kExitRefused;
   }
   const std::string secret = absl::StrCat("COFFERDAM_CLUSTER_SECRET=", RandomSecret());
-  Supervisor supervisor({{.name = "prefill",
-                          .arguments = WorkerArguments("prefill", flags, folder.path(), model, prefill_cores),
-                          .environment = {secret}},
-                         {.name = "decode",
-                          .arguments = WorkerArguments("decode", flags, folder.path(), model, decode_cores),
-                          .environment = {secret}},
-                         {.name = "gateway", .arguments = *std::move(gateway), .environment = {}}});
-  return supervisor.Run();
+  std::vector<ChildSpec> children;
+  for (const Worker& worker : WorkersOf(flags)) {
+    children.push_back({.name = worker.role,
+                        .arguments = WorkerArguments(worker.role, flags, folder.path(), model, worker.cores),
+                        .environment = {secret}});
+  }
+  children.push_back({.name = "gateway", .arguments = *std::move(gateway), .environment = {}});
+  return Supervisor(std::move(children)).Run();
 }
 
 }  // namespace cofferdam::cli

@@ -1,4 +1,4 @@
-// `cofferdam up`: the three processes on one machine.
+// `cofferdam up`: gateway and workers on one machine.
 #ifndef COFFERDAM_CLI_UP_H_
 #define COFFERDAM_CLI_UP_H_
 
@@ -6,7 +6,7 @@
 
 namespace cofferdam::cli {
 
-// Divides the cores between the roles, starts and supervises them. Returns the exit code.
+// Divides the cores between the workers that `flags.mode` asks for, starts and supervises all. Returns the exit code.
 int RunUp(const Flags& flags);
 
 }  // namespace cofferdam::cli
