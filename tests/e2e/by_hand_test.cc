@@ -33,17 +33,13 @@ class ByHand : public testing::Test {
     prefill_.emplace(arguments, folder_ + "/prefill.log");
   }
   void StartDecode(const std::string& secret, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> arguments{"decode",
-                                       "--threads",
-                                       "1",
-                                       "--listen",
-                                       Socket("decode"),
-                                       "--prefill",
-                                       Socket("prefill"),
-                                       "--cluster-secret-file",
-                                       folder_ + "/" + secret,
-                                       "--local-prefill-tokens",
-                                       "1"};
+    std::vector<std::string> arguments{"--prefill", Socket("prefill"), "--local-prefill-tokens", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    StartDecodeAlone(secret, arguments);
+  }
+  void StartDecodeAlone(const std::string& secret, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments{
+        "decode", "--threads", "1", "--listen", Socket("decode"), "--cluster-secret-file", folder_ + "/" + secret};
     arguments.insert(arguments.end(), more.begin(), more.end());
     decode_.emplace(arguments, folder_ + "/decode.log");
   }
@@ -93,6 +89,22 @@ TEST_F(ByHand, InAnyOrderTheyFindEachOther) {
   const Response answer = Question();
   ASSERT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(answer.json()["choices"][0]["message"]["content"], "7391");
+}
+
+// A decode worker of which no prefill worker was named needs none, and is judged by itself alone.
+TEST_F(ByHand, ADecodeWorkerWithoutPrefillWorkersComputesEveryPromptItself) {
+  StartDecodeAlone("secret", {"--context-length", "1024"});
+  StartGateway(/*watch_prefill=*/false);
+  ASSERT_TRUE(Eventually([&] { return Health().status == 200; })) << gateway_->log();
+  const Json health = Health().json();
+  EXPECT_EQ(health["max_model_len"], 1024);
+  EXPECT_EQ(health["problems"], Json::array());
+  EXPECT_EQ(Question().json()["choices"][0]["message"]["content"], "7391");
+  ASSERT_TRUE(Eventually([&] { return DecodeMetric("local_prefills_total") == 1; }));
+  EXPECT_EQ(DecodeMetric("handoffs_total"), 0);
+  EXPECT_EQ(Metrics().find("role=\"prefill\""), std::string::npos) << Metrics();
+  for (const auto* process : {&*decode_, &*gateway_})
+    EXPECT_EQ(process->log().find("prefill"), std::string::npos) << process->log();
 }
 
 TEST_F(ByHand, ASecondWorkerNeverTakesTheSocketOfALivingOneNorAFile) {

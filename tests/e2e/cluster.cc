@@ -105,7 +105,8 @@ bool Process::Says(const std::string& text, std::chrono::milliseconds longest) c
   return Eventually([&] { return log().find(text) != std::string::npos; }, longest);
 }
 
-Cluster::Cluster(std::vector<std::string> arguments) : arguments_(std::move(arguments)), folder_(NewFolder()) {}
+Cluster::Cluster(std::vector<std::string> arguments, Mode mode)
+    : arguments_(std::move(arguments)), mode_(mode), folder_(NewFolder()) {}
 
 Cluster::~Cluster() {
   Stop();
@@ -115,6 +116,7 @@ Cluster::~Cluster() {
 
 bool Cluster::Start() {
   std::vector<std::string> arguments{"up", "--port", "0"};
+  if (colocated()) arguments.insert(arguments.end(), {"--mode", "colocated"});
   arguments.insert(arguments.end(), arguments_.begin(), arguments_.end());
   pid_ = Spawn(std::move(arguments), folder_, folder_ + "/log");
   const std::string mark = "gateway listens on port ";
@@ -134,6 +136,10 @@ int Cluster::Stop() {
 
 bool Cluster::AwaitHealthy(std::chrono::milliseconds longest) {
   return Eventually([&] { return Ask("GET /health HTTP/1.1\r\nHost: test\r\n\r\n").status == 200; }, longest);
+}
+
+std::vector<std::string> Cluster::roles() const {
+  return colocated() ? std::vector<std::string>{"decode"} : std::vector<std::string>{"prefill", "decode"};
 }
 
 std::string Cluster::log() const { return ReadFile(folder_ + "/log"); }
@@ -197,7 +203,7 @@ double Cluster::Metric(const std::string& role, const std::string& name, const s
 bool Cluster::NobodyHoldsAPage(std::chrono::milliseconds longest) const {
   return Eventually(
       [&] {
-        for (const char* role : {"prefill", "decode"}) {
+        for (const std::string& role : roles()) {
           // One answer of the worker: two would not speak of the same moment.
           double unused = 0, all = -1;
           const v1::WorkerInfo info = Info(role);

@@ -1,4 +1,4 @@
-// The whole system as `cofferdam up` starts it: gateway, prefill and decode worker as real processes.
+// The whole system as `cofferdam up` starts it: gateway and workers as real processes.
 #ifndef COFFERDAM_TESTS_E2E_CLUSTER_H_
 #define COFFERDAM_TESTS_E2E_CLUSTER_H_
 
@@ -53,11 +53,13 @@ class Process {
   pid_t pid_;
 };
 
+enum class Mode { kDisaggregated, kColocated };
+
 // Not thread-safe, but for the clients it hands out, which are independent.
 class Cluster {
  public:
-  // `arguments` follow `up --port 0`.
-  explicit Cluster(std::vector<std::string> arguments);
+  // `arguments` follow `up --port 0`, and --mode where it is not the default.
+  explicit Cluster(std::vector<std::string> arguments, Mode mode = Mode::kDisaggregated);
   ~Cluster();
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
@@ -68,6 +70,9 @@ class Cluster {
   int Stop();
   bool AwaitHealthy(std::chrono::milliseconds longest = 20000ms);
 
+  bool colocated() const { return mode_ == Mode::kColocated; }
+  // Of its workers.
+  std::vector<std::string> roles() const;
   uint16_t port() const { return port_; }
   std::string log() const;
   // The process that the supervisor started last for a role ("prefill", "decode", "gateway"); -1 when unknown.
@@ -86,11 +91,12 @@ class Cluster {
   v1::WorkerInfo Info(const std::string& role) const;
   // A metric of a worker; for kv_pages the sum over states unless `state` names one. -1 when it is not there.
   double Metric(const std::string& role, const std::string& name, const std::string& state = "") const;
-  // Whether every page of both pools is free, or lies in the prefix cache unused, within `longest`; nothing is quarantined.
+  // Whether every page of every pool is free, or lies in the prefix cache unused, within `longest`; nothing is quarantined.
   bool NobodyHoldsAPage(std::chrono::milliseconds longest = 5000ms) const;
 
  private:
   std::vector<std::string> arguments_;
+  Mode mode_;
   std::string folder_;
   pid_t pid_ = -1;
   uint16_t port_ = 0;

@@ -200,6 +200,46 @@ TEST(Commands, AConfigFileWithAnUnknownOptionIsRefusedByName) {
   ExpectRefused({"up", "--port", "0", "--config", "/nowhere.toml"}, {"/nowhere.toml"});
 }
 
+// One worker with every core and a pool of --kv-tokens, and not a word of a prefill worker that would be missing.
+TEST(Commands, ColocatedIsOneWorkerForPromptsAndAnswers) {
+  Cluster cluster({"--kv-tokens", "4096", "--context-length", "1024"}, Mode::kColocated);
+  ASSERT_TRUE(cluster.Start());
+  const Json health = cluster.Ask("GET /health HTTP/1.1\r\nHost: test\r\n\r\n").json();
+  EXPECT_EQ(health["decode_workers"], 1) << health;
+  EXPECT_EQ(health["max_model_len"], 1024) << health;
+  EXPECT_EQ(health["problems"], Json::array()) << health;
+  EXPECT_EQ(cluster.Info("decode").role(), "decode");
+  EXPECT_EQ(cluster.Info("decode").kv_tokens(), 4096u);
+  EXPECT_EQ(cluster.Complete({{"prompt", std::vector<int>(900, 50)}, {"max_tokens", 8}}).status, 200);
+  const Response metrics = cluster.Ask("GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n");
+  EXPECT_NE(metrics.body.find("role=\"decode\""), std::string::npos);
+  EXPECT_EQ(metrics.body.find("role=\"prefill\""), std::string::npos);
+  EXPECT_EQ(cluster.ProcessOf("prefill"), -1);
+  EXPECT_EQ(cluster.log().find("prefill"), std::string::npos) << cluster.log();
+  EXPECT_EQ(cluster.Stop(), 0) << cluster.log();
+}
+
+TEST(Commands, TheModeOfAConfigFileHoldsToo) {
+  const std::string path = std::filesystem::temp_directory_path() / ("cofferdam-config-" + std::to_string(getpid()) + ".toml");
+  std::ofstream(path) << "mode = \"colocated\"\n";
+  ExpectRefused({"up", "--port", "0", "--config", path, "--prefill-kv-tokens", "4096"}, {"--prefill-kv-tokens"});
+  std::ofstream(path) << "mode = \"both\"\n";
+  ExpectRefused({"up", "--port", "0", "--config", path}, {"--mode", "both", "colocated"});
+  std::filesystem::remove(path);
+}
+
+TEST(Commands, AModeThatIsNoneOrHasNoSuchWorkerIsRefused) {
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {"--mode", "both"}, {"--mode", ""}, {"--mode", "colocated", "--prefill-kv-tokens", "4096"}}) {
+    std::vector<std::string> arguments{"up", "--port", "0"};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    const Ended ended = RunCofferdam(arguments);
+    EXPECT_EQ(ended.exit_code, 78) << ended.output;
+    EXPECT_NE(ended.output.find(wrong.back() == "4096" ? "--prefill-kv-tokens" : "--mode"), std::string::npos) << ended.output;
+    EXPECT_NE(ended.output.find("colocated"), std::string::npos) << ended.output;
+  }
+}
+
 TEST(Commands, TheCommandLineWinsOverTheConfigFile) {
   const std::string path = std::filesystem::temp_directory_path() / ("cofferdam-config-" + std::to_string(getpid()) + ".toml");
   std::ofstream(path) << "kv-tokens = 4096\nshrink-context = true\n";

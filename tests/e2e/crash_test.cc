@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "e2e/cluster.h"
+#include "e2e/both_modes.h"
 #include "e2e/questions.h"
 
 namespace cofferdam::e2e {
@@ -13,12 +13,18 @@ namespace {
 
 constexpr size_t kRequests = 32, kTokens = 200;
 
-class Crash : public testing::TestWithParam<std::string> {};
+struct Victim {
+  std::string role;
+  Mode mode = Mode::kDisaggregated;
+};
+
+class Crash : public testing::TestWithParam<Victim> {};
 
 TEST_P(Crash, OfAWorkerGivesClearErrorsSoonAndServiceComesBack) {
   const auto model = StoriesModel();
   if (!model) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
-  Cluster cluster({"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--chunk-tokens", "32"});
+  const auto& [victim, mode] = GetParam();
+  Cluster cluster({"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--chunk-tokens", "32"}, mode);
   ASSERT_TRUE(cluster.Start());
   oracle::Libllama libllama(*model);
   const std::vector<Question> questions = Questions(libllama, kRequests, 200, 250, kTokens);
@@ -38,8 +44,8 @@ TEST_P(Crash, OfAWorkerGivesClearErrorsSoonAndServiceComesBack) {
     });
   }
   std::this_thread::sleep_for(150ms);
-  const pid_t old = cluster.ProcessOf(GetParam());
-  cluster.Signal(GetParam(), SIGKILL);
+  const pid_t old = cluster.ProcessOf(victim);
+  cluster.Signal(victim, SIGKILL);
   killed = std::chrono::steady_clock::now();
   clients.clear();
 
@@ -59,10 +65,10 @@ TEST_P(Crash, OfAWorkerGivesClearErrorsSoonAndServiceComesBack) {
     slowest = std::max(slowest, took[i] - (killed - begin));
     EXPECT_LT(slowest, 5s) << responses[i].body;
   }
-  std::printf("%s killed: %zu answered (all right), %zu clear errors, the last %.2f s after the kill\n", GetParam().c_str(),
-              answered, failed, std::chrono::duration<double>(slowest).count());
+  std::printf("%s killed: %zu answered (all right), %zu clear errors, the last %.2f s after the kill\n", victim.c_str(), answered,
+              failed, std::chrono::duration<double>(slowest).count());
 
-  EXPECT_TRUE(Eventually([&] { return cluster.ProcessOf(GetParam()) != old; }));
+  EXPECT_TRUE(Eventually([&] { return cluster.ProcessOf(victim) != old; }));
   ASSERT_TRUE(Eventually([&] { return cluster.Complete(body(0)).status == 200; }, 15000ms)) << cluster.log();
   for (size_t i = 0; i < 4; ++i) {
     const Response response = cluster.Complete(body(i));
@@ -74,14 +80,16 @@ TEST_P(Crash, OfAWorkerGivesClearErrorsSoonAndServiceComesBack) {
 
 // The processes that a crash leaves behind must stop as cleanly as ever.
 TEST_P(Crash, LeavesASystemThatStopsCleanly) {
-  Cluster cluster({});
+  Cluster cluster({}, GetParam().mode);
   ASSERT_TRUE(cluster.Start());
-  cluster.Signal(GetParam(), SIGKILL);
+  cluster.Signal(GetParam().role, SIGKILL);
   EXPECT_EQ(cluster.Stop(), 0) << cluster.log();
 }
 
-TEST(Stop, UnderLoadIsCleanToo) {
-  Cluster cluster({});
+class Stop : public BothModes {};
+
+TEST_P(Stop, UnderLoadIsCleanToo) {
+  Cluster cluster({}, GetParam());
   ASSERT_TRUE(cluster.Start());
   std::atomic<bool> stop{false};
   std::atomic<int> answered{0};
@@ -103,9 +111,12 @@ TEST(Stop, UnderLoadIsCleanToo) {
   EXPECT_EQ(cluster.log().find("is killed"), std::string::npos) << cluster.log();
 }
 
-INSTANTIATE_TEST_SUITE_P(Roles, Crash, testing::Values("prefill", "decode"), [](const auto& role) { return role.param; });
+INSTANTIATE_TEST_SUITE_P(Modes, Stop, kBothModes, NameOfMode);
+INSTANTIATE_TEST_SUITE_P(Roles, Crash, testing::Values(Victim{"prefill"}, Victim{"decode"}, Victim{"decode", Mode::kColocated}),
+                         [](const auto& victim) { return victim.param.role + NameOf(victim.param.mode); });
 
-// A stopped process holds its connections open and says nothing: worse than a dead one.
+// Disaggregated alone, since it is about the other end of a handoff. A stopped process holds its connections open and says nothing:
+// worse than a dead one.
 TEST(Hang, OfThePrefillWorkerFailsItsRequestsSoonAndGivesPagesBack) {
   const auto model = StoriesModel();
   if (!model) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";

@@ -7,8 +7,9 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <tuple>
 
-#include "e2e/cluster.h"
+#include "e2e/both_modes.h"
 
 namespace cofferdam::e2e {
 namespace {
@@ -47,41 +48,48 @@ Response AskVerified(const Cluster& cluster, const std::string& content, bool st
   return response;
 }
 
-class VerifyReadsModes : public testing::TestWithParam<const char*> {};
+class VerifyReadsModes : public testing::TestWithParam<std::tuple<const char*, Mode>> {
+ protected:
+  static std::string Verify() { return std::get<0>(GetParam()); }
+  static Mode Workers() { return std::get<1>(GetParam()); }
+};
 
 TEST_P(VerifyReadsModes, EveryModeAnswersTheSameAndCountsItsChecks) {
   Cluster cluster(
-      {"--verify-reads", GetParam(), "--page-size", "16", "--chunk-tokens", "64", "--scrub-bytes-per-second", "100000000"});
+      {"--verify-reads", Verify(), "--page-size", "16", "--chunk-tokens", "64", "--scrub-bytes-per-second", "100000000"},
+      Workers());
   ASSERT_TRUE(cluster.Start());
   for (const char* code : {"7391", "AB2C", "90X7KQ"}) EXPECT_EQ(Answer(cluster, Question(code)), code);
-  const bool payload = std::string(GetParam()) != "tags";
-  for (const char* role : {"prefill", "decode"}) {
+  const bool payload = Verify() != "tags";
+  for (const std::string& role : cluster.roles()) {
     EXPECT_GT(cluster.Metric(role, "checks_total", "tags"), 0) << role;
     EXPECT_EQ(cluster.Metric(role, "checks_total", "payload") > 0, payload) << role;
     for (const char* kind : {"tags", "seal", "payload", "scrub", "content", "rows"})
       EXPECT_EQ(cluster.Metric(role, "checks_failed_total", kind), 0) << role << kind;
   }
-  EXPECT_GT(cluster.Metric("decode", "checks_total", "seal"), 0);
+  EXPECT_EQ(cluster.Metric("decode", "checks_total", "seal") > 0, !cluster.colocated()) << "only of pages that arrive";
   EXPECT_EQ(cluster.Metric("decode", "checks_total", "content"), cluster.Metric("decode", "kv_pages_adopted_total"));
   EXPECT_EQ(cluster.Ask("GET /health HTTP/1.1\r\nHost: test\r\n\r\n").status, 200) << "every check that is on has run";
 }
 
 TEST_P(VerifyReadsModes, AClientThatAsksIsToldTheChecksOfItsRequestAlone) {
-  Cluster cluster({"--verify-reads", GetParam(), "--page-size", "16", "--chunk-tokens", "64", "--no-prefix-cache"});
+  Cluster cluster({"--verify-reads", Verify(), "--page-size", "16", "--chunk-tokens", "64", "--no-prefix-cache"}, Workers());
   ASSERT_TRUE(cluster.Start());
   const Response first = AskVerified(cluster, Question("7391"), false);
   EXPECT_EQ(first.json()["choices"][0]["message"]["content"], "7391");
   const Counts counts = CountsOf(first.headers.at("cofferdam-verified"));
   ASSERT_EQ(counts.size(), 7u) << first.headers.at("cofferdam-verified");
   const uint64_t pages = counts.at("pages");
-  EXPECT_GT(pages, 2u);
+  const auto whole_pages = first.json()["usage"]["prompt_tokens"].get<uint64_t>() / 16;
+  EXPECT_GT(whole_pages, 2u);
+  EXPECT_EQ(pages > 2, !cluster.colocated()) << "those that a prefill worker sent";
+  EXPECT_EQ(pages > 0, !cluster.colocated());
   EXPECT_EQ(counts.at("seal"), pages);
-  EXPECT_GT(counts.at("tags"), pages) << "each page at its arrival and in every step";
+  EXPECT_GT(counts.at("tags"), whole_pages) << "each page in every step";
   EXPECT_GT(counts.at("rows"), 0u) << "each step that decode computed";
-  const std::string mode = GetParam();
-  EXPECT_EQ(counts.at("payload") > 0, mode != "tags");
-  if (mode == "full") {
-    EXPECT_GE(counts.at("payload"), pages);
+  EXPECT_EQ(counts.at("payload") > 0, Verify() != "tags");
+  if (Verify() == "full") {
+    EXPECT_GE(counts.at("payload"), whole_pages);
   }
 
   // The same question again: its counts, and not those of both.
@@ -97,10 +105,16 @@ TEST_P(VerifyReadsModes, AClientThatAsksIsToldTheChecksOfItsRequestAlone) {
   EXPECT_TRUE(Eventually([&] { return cluster.Metric("decode", "checks_total", "seal") == 2.0 * static_cast<double>(pages); }));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, VerifyReadsModes, testing::Values("tags", "sampled:3", "full"));
+INSTANTIATE_TEST_SUITE_P(All, VerifyReadsModes, testing::Combine(testing::Values("tags", "sampled:3", "full"), kBothModes),
+                         [](const auto& info) {
+                           const std::string verify = std::get<0>(info.param);
+                           return NameOf(std::get<1>(info.param)) + "_" + verify.substr(0, verify.find(':'));
+                         });
 
-TEST(VerifyReads, ACheckThatWasNotMadeIsNotOnTheWire) {
-  Cluster cluster({"--verify-reads", "full"});
+class ChecksOnTheWire : public BothModes {};
+
+TEST_P(ChecksOnTheWire, ACheckThatWasNotMadeIsNotThere) {
+  Cluster cluster({"--verify-reads", "full"}, GetParam());
   ASSERT_TRUE(cluster.Start());
   v1::GenerateRequest request;
   request.mutable_attempt()->set_boot_id(77);
@@ -124,12 +138,18 @@ TEST(VerifyReads, ACheckThatWasNotMadeIsNotOnTheWire) {
   EXPECT_EQ(finished.checks(1).pages(), 2u) << "one page in each of two steps";
 }
 
+INSTANTIATE_TEST_SUITE_P(Modes, ChecksOnTheWire, kBothModes, NameOfMode);
+
+class TenureLogOfModes : public BothModes {};
+
 // From the log alone, and without a word of any prompt in it.
-TEST(TenureLog, SaysWhoHeldPagesAndWhoWasRefused) {
+TEST_P(TenureLogOfModes, SaysWhoHeldPagesAndWhoWasRefused) {
   std::string folder = std::filesystem::temp_directory_path() / "cofferdam-tenure-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  std::map<std::string, int> expected;  // by role
   {
-    Cluster cluster({"--tenure-log", folder, "--page-size", "16", "--context-length", "512"});
+    Cluster cluster({"--tenure-log", folder, "--page-size", "16", "--context-length", "512"}, GetParam());
+    for (const std::string& role : cluster.roles()) expected[role] = 1;
     ASSERT_TRUE(cluster.Start());
     EXPECT_EQ(Answer(cluster, Question("90X7KQ")), "90X7KQ");
     const Json message{{"role", "user"}, {"content", Question("AB2C") + Question("AB2C") + Question("AB2C")}};
@@ -141,13 +161,13 @@ TEST(TenureLog, SaysWhoHeldPagesAndWhoWasRefused) {
   ASSERT_TRUE(report.is_object()) << ended.output;
   EXPECT_EQ(report["incomplete"], false);
   EXPECT_TRUE(report["incidents"].empty());
-  std::map<std::string, int> served;  // by role
+  std::map<std::string, int> served;
   for (const Json& prompt : report["long_prompts"]) {
     EXPECT_FALSE(prompt["rejected"]) << "the gateway refuses before a worker hears of it: " << prompt;
     EXPECT_GT(prompt["pages"], 6);
     ++served[prompt["role"]];
   }
-  EXPECT_EQ(served, (std::map<std::string, int>{{"decode", 1}, {"prefill", 1}})) << ended.output;
+  EXPECT_EQ(served, expected) << ended.output;
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
     std::ostringstream text;
     text << std::ifstream(file.path()).rdbuf();
@@ -156,6 +176,8 @@ TEST(TenureLog, SaysWhoHeldPagesAndWhoWasRefused) {
   }
   std::filesystem::remove_all(folder);
 }
+
+INSTANTIATE_TEST_SUITE_P(Modes, TenureLogOfModes, kBothModes, NameOfMode);
 
 TEST(TenureLog, AFolderThatCanNotBeWrittenIsRefusedAndOffIsAnAnswer) {
   const Ended ended = RunCofferdam({"up", "--port", "0", "--tenure-log", "/proc/no/such/folder"});

@@ -6,18 +6,19 @@
 #include <thread>
 
 #include "base/error.h"
-#include "e2e/cluster.h"
+#include "e2e/both_modes.h"
 
 namespace cofferdam::e2e {
 namespace {
 
-class Protocol : public testing::Test {
+class Protocol : public BothModes {
  protected:
   void SetUp() override {
     const auto model = StoriesModel();
     if (!model) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
     cluster_.emplace(
-        std::vector<std::string>{"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--heartbeat-ms", "100"});
+        std::vector<std::string>{"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--heartbeat-ms", "100"},
+        GetParam());
     ASSERT_TRUE(cluster_->Start());
     good_ = Text();
     ASSERT_FALSE(good_.empty());
@@ -55,6 +56,13 @@ class Protocol : public testing::Test {
     return reader->Finish();
   }
 
+  std::optional<Cluster> cluster_;
+  std::string good_;
+};
+
+// What is said to a prefill worker, and what it answers: there is one in one mode alone.
+class ProtocolOfPrefill : public Protocol {
+ protected:
   v1::PrefillRequest GoodOpen(int tokens) const {
     v1::PrefillRequest open;
     open.mutable_attempt()->set_boot_id(77);
@@ -76,19 +84,16 @@ class Protocol : public testing::Test {
     }
     return stream->Finish();
   }
-
-  std::optional<Cluster> cluster_;
-  std::string good_;
 };
 
-TEST_F(Protocol, DecodeServesACallerThatIsNotTheGateway) {
+TEST_P(Protocol, DecodeServesACallerThatIsNotTheGateway) {
   int tokens = 0;
   const grpc::Status status = Generate(GoodRequest(50), &tokens);
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_GT(tokens, 0);
 }
 
-TEST_F(Protocol, DecodeRefusesWhatIsWrongAndSaysWhat) {
+TEST_P(Protocol, DecodeRefusesWhatIsWrongAndSaysWhat) {
   using Change = std::function<void(v1::GenerateRequest&)>;
   const std::pair<Change, std::string> cases[] = {
       {[](auto& r) { r.clear_tokens(); }, "token"},
@@ -122,7 +127,7 @@ TEST_F(Protocol, DecodeRefusesWhatIsWrongAndSaysWhat) {
   EXPECT_EQ(cluster_->Metric("decode", "kv_page_reservations_total"), before);
 }
 
-TEST_F(Protocol, PrefillRefusesWhatIsWrongAndSaysWhat) {
+TEST_P(ProtocolOfPrefill, PrefillRefusesWhatIsWrongAndSaysWhat) {
   using Change = std::function<void(v1::PrefillRequest&)>;
   const std::tuple<Change, grpc::StatusCode, std::string> cases[] = {
       {[](auto& r) { r.clear_open(); }, grpc::StatusCode::INVALID_ARGUMENT, "first message"},
@@ -144,7 +149,7 @@ TEST_F(Protocol, PrefillRefusesWhatIsWrongAndSaysWhat) {
   EXPECT_EQ(cluster_->Metric("prefill", "kv_page_reservations_total"), before);
 }
 
-TEST_F(Protocol, ADecodeWorkerThatGoesSilentLosesItsPinAfterThreeHeartbeats) {
+TEST_P(ProtocolOfPrefill, ADecodeWorkerThatGoesSilentLosesItsPinAfterThreeHeartbeats) {
   int pages = 0;
   const auto begin = std::chrono::steady_clock::now();
   const grpc::Status status = Run(GoodOpen(40), &pages);
@@ -155,7 +160,7 @@ TEST_F(Protocol, ADecodeWorkerThatGoesSilentLosesItsPinAfterThreeHeartbeats) {
 }
 
 // The stream's life is the pin's life: pages stay while heartbeats come, and go with the stream.
-TEST_F(Protocol, PagesArePinnedAsLongAsTheStreamLives) {
+TEST_P(ProtocolOfPrefill, PagesArePinnedAsLongAsTheStreamLives) {
   grpc::ClientContext context;
   const auto stream = cluster_->Prefill()->Run(&context);
   ASSERT_TRUE(stream->Write(GoodOpen(40)));
@@ -173,7 +178,7 @@ TEST_F(Protocol, PagesArePinnedAsLongAsTheStreamLives) {
 }
 
 // What a peer claims is not believed: neither pages that are not there, nor a jump back.
-TEST_F(Protocol, WrongHeartbeatsChangeNothing) {
+TEST_P(ProtocolOfPrefill, WrongHeartbeatsChangeNothing) {
   grpc::ClientContext context;
   const auto stream = cluster_->Prefill()->Run(&context);
   ASSERT_TRUE(stream->Write(GoodOpen(40)));
@@ -188,7 +193,7 @@ TEST_F(Protocol, WrongHeartbeatsChangeNothing) {
   stream->Finish();
 }
 
-TEST_F(Protocol, CancellingTheCallIsTheAbort) {
+TEST_P(Protocol, CancellingTheCallIsTheAbort) {
   for (int i = 0; i < 40; ++i) {
     v1::GenerateRequest request = GoodRequest(450);
     request.set_max_tokens(60);
@@ -201,8 +206,12 @@ TEST_F(Protocol, CancellingTheCallIsTheAbort) {
   EXPECT_TRUE(cluster_->NobodyHoldsAPage(2000ms));
 }
 
+INSTANTIATE_TEST_SUITE_P(Modes, Protocol, kBothModes, NameOfMode);
+INSTANTIATE_TEST_SUITE_P(Modes, ProtocolOfPrefill, testing::Values(Mode::kDisaggregated), NameOfMode);
+
 // I13 across processes: the bits of every probability, not only the token, are the same whether the prompt's pages came through
-// the handoff or were computed by decode, in chunks of 512 or of 24, alone or among others.
+// the handoff or were computed by decode, with a prefill worker beside it or without one, in chunks of 512 or of 24, alone or
+// among others.
 TEST(NonInterference, ProbabilitiesAreBitEqualThroughTheHandoffAndWithoutIt) {
   const auto model = StoriesModel();
   if (!model) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
@@ -230,23 +239,25 @@ TEST(NonInterference, ProbabilitiesAreBitEqualThroughTheHandoffAndWithoutIt) {
     for (const int length : lengths) reference.push_back(ask(local, length));
     EXPECT_EQ(local.Metric("decode", "handoffs_total"), 0);
   }
-  for (const bool cached : {false, true}) {
+  for (const auto& [mode, cached] : {std::pair(Mode::kDisaggregated, false), std::pair(Mode::kDisaggregated, true),
+                                     std::pair(Mode::kColocated, false), std::pair(Mode::kColocated, true)}) {
+    const std::string how = NameOf(mode) + (cached ? " over the prefix cache" : "");
     std::vector<std::string> arguments{"--model", *model,           "--page-size", "16", "--local-prefill-tokens",
                                        "1",       "--chunk-tokens", "24"};
     if (!cached) arguments.emplace_back("--no-prefix-cache");
-    Cluster handoff(arguments);
-    ASSERT_TRUE(handoff.Start());
-    for (size_t i = 0; i < lengths.size(); ++i) EXPECT_EQ(ask(handoff, lengths[i]), reference[i]) << lengths[i];
+    Cluster cluster(arguments, mode);
+    ASSERT_TRUE(cluster.Start());
+    for (size_t i = 0; i < lengths.size(); ++i) EXPECT_EQ(ask(cluster, lengths[i]), reference[i]) << how << " " << lengths[i];
     std::vector<Probabilities> together(lengths.size());
     {
       std::vector<std::jthread> clients;
-      for (size_t i = 0; i < lengths.size(); ++i) clients.emplace_back([&, i] { together[i] = ask(handoff, lengths[i]); });
+      for (size_t i = 0; i < lengths.size(); ++i) clients.emplace_back([&, i] { together[i] = ask(cluster, lengths[i]); });
     }
-    EXPECT_EQ(together, reference) << (cached ? "over the prefix cache" : "over the handoff");
-    const double hits = handoff.Metric("decode", "prefix_cache_hit_tokens_total");
-    EXPECT_EQ(hits > 0, cached);
+    EXPECT_EQ(together, reference) << how;
+    EXPECT_EQ(cluster.Metric("decode", "prefix_cache_hit_tokens_total") > 0, cached) << how;
     if (cached) continue;
-    EXPECT_EQ(handoff.Metric("decode", "handoffs_completed_total"), 2.0 * static_cast<double>(lengths.size()));
+    EXPECT_EQ(cluster.Metric("decode", "handoffs_completed_total"),
+              cluster.colocated() ? 0 : 2.0 * static_cast<double>(lengths.size()));
   }
 }
 

@@ -1,10 +1,10 @@
-// Answers through gateway, prefill and decode, against libllama's own on the same file.
+// Answers through gateway and workers, against libllama's own on the same file, in both modes.
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <thread>
 
-#include "e2e/cluster.h"
+#include "e2e/both_modes.h"
 #include "runners.h"
 
 namespace cofferdam::e2e {
@@ -17,14 +17,14 @@ constexpr char kReference[] =
     "Lily's mom said, \"Lily, let's go to the park.\" Lily was sad and didn't know what to do. She said, \"I want to play with "
     "your ball, but I can't find it.\"";
 
-// Pages of 16 tokens, and even the shortest prompt goes through the handoff.
+// Pages of 16 tokens, and with a prefill worker even the shortest prompt goes through the handoff.
 std::vector<std::string> SmallPages(const std::string& model, std::vector<std::string> more = {}) {
   std::vector<std::string> arguments{"--model", model, "--page-size", "16", "--local-prefill-tokens", "1"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
 
-class Serving : public testing::Test {
+class Serving : public BothModes {
  protected:
   void SetUp() override {
     const auto model = StoriesModel();
@@ -32,8 +32,13 @@ class Serving : public testing::Test {
     model_ = *model;
   }
   void Start(std::vector<std::string> more = {}) {
-    cluster_.emplace(SmallPages(model_, std::move(more)));
+    cluster_.emplace(SmallPages(model_, std::move(more)), GetParam());
     ASSERT_TRUE(cluster_->Start());
+  }
+  // How many prompts went where this mode sends them, and that none went elsewhere.
+  void ExpectPromptsComputed(double prompts) const {
+    EXPECT_EQ(cluster_->Metric("decode", "handoffs_completed_total"), cluster_->colocated() ? 0 : prompts);
+    EXPECT_EQ(cluster_->Metric("decode", "local_prefills_total"), cluster_->colocated() ? prompts : 0);
   }
   std::string model_;
   std::optional<Cluster> cluster_;
@@ -44,15 +49,15 @@ std::string TextOf(const Response& response) {
   return response.status == 200 && json.contains("choices") ? json["choices"][0]["text"].get<std::string>() : response.body;
 }
 
-TEST_F(Serving, TellsThePublishedStoryLetterForLetter) {
+TEST_P(Serving, TellsThePublishedStoryLetterForLetter) {
   Start();
   const Json body{{"prompt", "Once upon a time"}, {"temperature", 0}, {"max_tokens", 256}};
   const Response response = cluster_->Complete(body);
   ASSERT_EQ(response.status, 200) << response.body;
   const std::string story = "Once upon a time" + TextOf(response);
   EXPECT_EQ(story.substr(0, sizeof kReference - 1), kReference);
-  EXPECT_EQ(cluster_->Metric("decode", "handoffs_completed_total"), 1);
-  EXPECT_EQ(cluster_->Metric("decode", "kv_pages_adopted_total"), 1);
+  ExpectPromptsComputed(1);
+  EXPECT_EQ(cluster_->Metric("decode", "kv_pages_adopted_total"), cluster_->colocated() ? 0 : 1);
 
   oracle::Libllama libllama(model_);
   const oracle::Tokens wanted = libllama.Greedy(libllama.Tokenize("Once upon a time"), 256, nullptr);
@@ -65,8 +70,8 @@ TEST_F(Serving, TellsThePublishedStoryLetterForLetter) {
 }
 
 // Lengths around page and chunk boundaries; one at a time, and all at once.
-TEST_F(Serving, GreedyTokensThroughTheHandoffMatchLibllama) {
-  Start({"--chunk-tokens", "40", "--no-prefix-cache"});  // every prompt through the handoff, both times
+TEST_P(Serving, GreedyTokensMatchLibllama) {
+  Start({"--chunk-tokens", "40", "--no-prefix-cache"});  // every prompt is computed, both times
   oracle::Libllama libllama(model_);
   struct Case {
     oracle::Tokens prompt, wanted;
@@ -103,13 +108,12 @@ TEST_F(Serving, GreedyTokensThroughTheHandoffMatchLibllama) {
   }
   for (size_t i = 0; i < cases.size(); ++i) check(cases[i], together[i]);
   std::printf("near ties that went the other way: %zu of %zu\n", near_ties, 2 * cases.size());
-  // An answer that was preempted may be handed over once more.
-  EXPECT_GE(cluster_->Metric("decode", "handoffs_completed_total"), 2.0 * static_cast<double>(cases.size()));
+  ExpectPromptsComputed(2.0 * static_cast<double>(cases.size()));
   EXPECT_EQ(cluster_->Metric("decode", "checks_failed_total", "seal"), 0);
   EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
-TEST_F(Serving, SampledTextIsAFunctionOfSeedAloneWhateverRunsBeside) {
+TEST_P(Serving, SampledTextIsAFunctionOfSeedAloneWhateverRunsBeside) {
   Start();
   const Json body{{"prompt", "One day, a big bear went to the sea and"},
                   {"temperature", 1.0},
@@ -131,7 +135,10 @@ TEST_F(Serving, SampledTextIsAFunctionOfSeedAloneWhateverRunsBeside) {
   for (size_t i = 0; i < texts.size(); i += 2) EXPECT_EQ(texts[i], alone);
 }
 
-TEST_F(Serving, BytesInFlightStayWithinTheTransferWindow) {
+// The transfer window bounds reads from a prefill worker: without one there is nothing to read.
+class Transfer : public Serving {};
+
+TEST_P(Transfer, BytesInFlightStayWithinTheTransferWindow) {
   // A page of 16 tokens of this model is 5 layers * 16 tokens * 2 * 32 values * 2 bytes = 10 KiB; the window holds two.
   Start({"--transfer-window-bytes", "20480"});
   std::vector<std::jthread> clients;
@@ -151,7 +158,7 @@ TEST_F(Serving, BytesInFlightStayWithinTheTransferWindow) {
   EXPECT_EQ(cluster_->Metric("decode", "transfer_read_bytes_total"), 8 * 25 * 10240.0);
 }
 
-TEST_F(Serving, ADisconnectRetiresThePagesOfTheRequest) {
+TEST_P(Serving, ADisconnectRetiresThePagesOfTheRequest) {
   Start();
   RawClient client(cluster_->port());
   client.Send(http::Post("/v1/completions",
@@ -162,7 +169,7 @@ TEST_F(Serving, ADisconnectRetiresThePagesOfTheRequest) {
   EXPECT_EQ(cluster_->Metric("decode", "requests_cancelled_total"), 1);
 }
 
-TEST_F(Serving, FinishTransferRunsADisconnectedRequestToItsFirstToken) {
+TEST_P(Serving, FinishTransferRunsADisconnectedRequestToItsFirstToken) {
   Start({"--on-disconnect", "finish-transfer", "--chunk-tokens", "16"});
   constexpr int kClients = 24;
   for (int i = 0; i < kClients; ++i) {
@@ -175,17 +182,17 @@ TEST_F(Serving, FinishTransferRunsADisconnectedRequestToItsFirstToken) {
     client.Reset();
   }
   EXPECT_TRUE(cluster_->NobodyHoldsAPage());
-  // What still waited for pages had no transfer to finish; the pool holds eight requests, so at least those had one.
-  const double begun = cluster_->Metric("decode", "handoffs_total");
+  // What still waited for pages had nothing to finish; the pool holds eight requests, so at least those had.
+  const double begun = cluster_->Metric("decode", cluster_->colocated() ? "local_prefills_total" : "handoffs_total");
   EXPECT_GE(begun, 8);
-  EXPECT_EQ(cluster_->Metric("decode", "handoffs_completed_total"), begun);
+  ExpectPromptsComputed(begun);
   EXPECT_EQ(cluster_->Metric("decode", "handoffs_failed_total"), 0);
   // To the first token, and not to the fiftieth.
   EXPECT_GE(cluster_->Metric("decode", "generation_tokens_total"), begun);
   EXPECT_LT(cluster_->Metric("decode", "generation_tokens_total"), 25 * begun);
 }
 
-TEST_F(Serving, WrongInputIsRefusedClearlyAndDisturbsNobody) {
+TEST_P(Serving, WrongInputIsRefusedClearlyAndDisturbsNobody) {
   Start();
   const std::string good = TextOf(cluster_->Complete({{"prompt", "Tom"}, {"temperature", 0}, {"max_tokens", 20}}));
   const std::vector<std::pair<std::string, int>> bodies{
@@ -210,16 +217,23 @@ TEST_F(Serving, WrongInputIsRefusedClearlyAndDisturbsNobody) {
   EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
-TEST_F(Serving, CtrlCStopsEverythingAndLeavesNothing) {
+TEST_P(Serving, CtrlCStopsEverythingAndLeavesNothing) {
   Start();
   const std::string socket = cluster_->SocketOf("decode").substr(5);
   std::vector<pid_t> children;
-  for (const char* role : {"prefill", "decode", "gateway"}) children.push_back(cluster_->ProcessOf(role));
+  for (const std::string& role : cluster_->roles()) children.push_back(cluster_->ProcessOf(role));
+  children.push_back(cluster_->ProcessOf("gateway"));
   EXPECT_EQ(access(socket.c_str(), F_OK), 0);
   EXPECT_EQ(cluster_->Stop(), 0) << cluster_->log();
-  for (const pid_t child : children) EXPECT_NE(kill(child, 0), 0);
+  for (const pid_t child : children) {
+    ASSERT_GT(child, 1);
+    EXPECT_NE(kill(child, 0), 0);
+  }
   EXPECT_NE(access(socket.c_str(), F_OK), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Modes, Serving, kBothModes, NameOfMode);
+INSTANTIATE_TEST_SUITE_P(Modes, Transfer, testing::Values(Mode::kDisaggregated), NameOfMode);
 
 }  // namespace
 }  // namespace cofferdam::e2e

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "e2e/cluster.h"
+#include "e2e/both_modes.h"
 #include "runners.h"
 
 namespace cofferdam::e2e {
@@ -19,6 +19,7 @@ struct Side {
   const char* name;
   const char* small_pool;  // the option that makes it so
   const char* who;         // the worker that the message names
+  Mode mode = Mode::kDisaggregated;
 };
 
 class A1 : public testing::TestWithParam<Side> {
@@ -28,7 +29,8 @@ class A1 : public testing::TestWithParam<Side> {
     if (!model) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
     cluster_.emplace(std::vector<std::string>{"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1",
                                               "--context-length", std::to_string(kContext), "--kv-tokens", "1024",
-                                              GetParam().small_pool, std::to_string(kSmallPool), "--shrink-context"});
+                                              GetParam().small_pool, std::to_string(kSmallPool), "--shrink-context"},
+                     GetParam().mode);
     ASSERT_TRUE(cluster_->Start());
     libllama_.emplace(*model);
     const oracle::Tokens wanted = libllama_->Greedy(libllama_->Tokenize("Once upon a time"), 32, nullptr);
@@ -37,8 +39,10 @@ class A1 : public testing::TestWithParam<Side> {
 
   static std::vector<int> LongPrompt() { return std::vector<int>(kPrompt, 300); }
 
-  std::pair<double, double> Reservations() const {
-    return {cluster_->Metric("prefill", "kv_page_reservations_total"), cluster_->Metric("decode", "kv_page_reservations_total")};
+  std::vector<double> Reservations() const {
+    std::vector<double> reservations;
+    for (const std::string& role : cluster_->roles()) reservations.push_back(cluster_->Metric(role, "kv_page_reservations_total"));
+    return reservations;
   }
 
   void ExpectTheNextRequestRight() const {
@@ -66,7 +70,7 @@ class A1 : public testing::TestWithParam<Side> {
 TEST_P(A1, IsRefusedByTheGatewayWithBothNumbersBeforeAPageIsReserved) {
   ExpectTheNextRequestRight();  // stale pages of an earlier request lie around
   const auto before = Reservations();
-  EXPECT_GT(before.first, 0);
+  for (const double reserved : before) EXPECT_GT(reserved, 0);
   for (const bool stream : {false, true}) {
     const Response refused =
         cluster_->Complete({{"prompt", LongPrompt()}, {"temperature", 0}, {"max_tokens", kOutput}, {"stream", stream}});
@@ -102,8 +106,10 @@ TEST_P(A1, IsRefusedByDecodeItselfWithTheSameCodeAndNumbers) {
   ExpectTheNextRequestRight();
 }
 
+class A1OfPrefill : public A1 {};
+
 // The worker whose pool is small refuses; where decode's is small, prefill, asked alone, has room and computes.
-TEST_P(A1, IsRefusedByASmallPrefillItselfWithTheSameCodeAndNumbers) {
+TEST_P(A1OfPrefill, IsRefusedByASmallPrefillItselfWithTheSameCodeAndNumbers) {
   ExpectTheNextRequestRight();
   const auto before = Reservations();
   grpc::ClientContext context;
@@ -159,10 +165,14 @@ TEST_P(A1, DisturbsNobodyUnderLoad) {
   ExpectTheNextRequestRight();
 }
 
-INSTANTIATE_TEST_SUITE_P(Sides, A1,
-                         testing::Values(Side{"PrefillPoolIsSmall", "--prefill-kv-tokens", "prefill worker"},
-                                         Side{"DecodePoolIsSmall", "--decode-kv-tokens", "worker"}),
-                         [](const auto& side) { return std::string(side.param.name); });
+std::string NameOfSide(const testing::TestParamInfo<Side>& info) { return info.param.name; }
+
+constexpr Side kPrefillSmall{"PrefillPoolIsSmall", "--prefill-kv-tokens", "prefill worker"};
+constexpr Side kDecodeSmall{"DecodePoolIsSmall", "--decode-kv-tokens", "worker"};
+constexpr Side kOnlyPoolSmall{"TheOnlyPoolIsSmall", "--decode-kv-tokens", "worker", Mode::kColocated};
+
+INSTANTIATE_TEST_SUITE_P(Sides, A1, testing::Values(kPrefillSmall, kDecodeSmall, kOnlyPoolSmall), NameOfSide);
+INSTANTIATE_TEST_SUITE_P(Sides, A1OfPrefill, testing::Values(kPrefillSmall, kDecodeSmall), NameOfSide);
 
 }  // namespace
 }  // namespace cofferdam::e2e

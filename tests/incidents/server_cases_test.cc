@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "e2e/cluster.h"
+#include "e2e/both_modes.h"
 
 namespace cofferdam::e2e {
 namespace {
@@ -20,12 +20,12 @@ std::vector<int> Numbers(uint64_t seed, size_t count) {
   return tokens;
 }
 
-class Servers : public testing::Test {
+class Servers : public BothModes {
  protected:
   void StartWith(std::vector<std::string> more) {
     std::vector<std::string> arguments{"--page-size", "16", "--local-prefill-tokens", "1", "--lifo-pages"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    cluster_.emplace(arguments);
+    cluster_.emplace(arguments, GetParam());
     ASSERT_TRUE(cluster_->Start());
   }
   static Json Body(const std::vector<int>& prompt, int output) {
@@ -42,24 +42,26 @@ class Servers : public testing::Test {
 };
 
 // Eight at once, each of which fits alone and no two together.
-TEST_F(Servers, A2_PromptsThatFitOnlyOneAtATimeAreAllAnsweredAndTheServersLive) {
+TEST_P(Servers, A2_PromptsThatFitOnlyOneAtATimeAreAllAnsweredAndTheServersLive) {
   StartWith({"--context-length", "512", "--kv-tokens", "512"});
   std::vector<std::string> alone(8);
   for (size_t i = 0; i < alone.size(); ++i) alone[i] = Answer(Numbers(i, 480), 8);
-  const pid_t prefill = cluster_->ProcessOf("prefill"), decode = cluster_->ProcessOf("decode");
+  std::vector<pid_t> before;
+  for (const std::string& role : cluster_->roles()) before.push_back(cluster_->ProcessOf(role));
   std::vector<std::string> together(alone.size());
   {
     std::vector<std::jthread> clients;
     for (size_t i = 0; i < alone.size(); ++i) clients.emplace_back([&, i] { together[i] = Answer(Numbers(i, 480), 8); });
   }
   EXPECT_EQ(together, alone);
-  EXPECT_EQ(cluster_->ProcessOf("prefill"), prefill);
-  EXPECT_EQ(cluster_->ProcessOf("decode"), decode);
+  std::vector<pid_t> after;
+  for (const std::string& role : cluster_->roles()) after.push_back(cluster_->ProcessOf(role));
+  EXPECT_EQ(after, before) << "a process has been started again";
   EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
 // Names that other engines' workers use among themselves, and our own.
-TEST_F(Servers, A3_InternalFieldsAreNeverReadFromAClient) {
+TEST_P(Servers, A3_InternalFieldsAreNeverReadFromAClient) {
   StartWith({});
   const std::string right = Answer(Numbers(1, 60), 8);
   const double handoffs = cluster_->Metric("decode", "handoffs_total");
@@ -81,7 +83,7 @@ TEST_F(Servers, A3_InternalFieldsAreNeverReadFromAClient) {
   EXPECT_EQ(Answer(Numbers(1, 60), 8), right);
 }
 
-TEST_F(Servers, A4_AnOverflowIsRefusedBeforeAnyHeaderOfAStream) {
+TEST_P(Servers, A4_AnOverflowIsRefusedBeforeAnyHeaderOfAStream) {
   StartWith({"--context-length", "256"});
   Json body = Body(Numbers(1, 300), 8);
   body["stream"] = true;
@@ -92,7 +94,7 @@ TEST_F(Servers, A4_AnOverflowIsRefusedBeforeAnyHeaderOfAStream) {
   EXPECT_EQ(refused.body.find("data:"), std::string::npos);
 }
 
-TEST_F(Servers, H1_EveryFirstTokenOfABurstIsItsOwn) {
+TEST_P(Servers, H1_EveryFirstTokenOfABurstIsItsOwn) {
   StartWith({});
   constexpr size_t kClients = 48;
   std::vector<std::string> alone(kClients), together(kClients);
@@ -105,7 +107,7 @@ TEST_F(Servers, H1_EveryFirstTokenOfABurstIsItsOwn) {
 }
 
 // After a storm of cancels the next request is answered, and health tells the truth.
-TEST_F(Servers, L10_AfterABurstOfCancelsServiceGoesOnAndHealthIsTrue) {
+TEST_P(Servers, L10_AfterABurstOfCancelsServiceGoesOnAndHealthIsTrue) {
   StartWith({"--context-length", "512", "--kv-tokens", "2048"});
   const std::string right = Answer(Numbers(7, 200), 16);
   for (int round = 0; round < 3; ++round) {
@@ -127,7 +129,7 @@ TEST_F(Servers, L10_AfterABurstOfCancelsServiceGoesOnAndHealthIsTrue) {
 }
 
 // P, another conversation, P again: byte for byte.
-TEST_F(Servers, S6_AnotherConversationInBetweenChangesNothing) {
+TEST_P(Servers, S6_AnotherConversationInBetweenChangesNothing) {
   StartWith({});
   const std::string before = Answer(Numbers(1, 200), 32);
   for (uint64_t other = 2; other < 8; ++other) Answer(Numbers(other, 150), 32);
@@ -135,7 +137,7 @@ TEST_F(Servers, S6_AnotherConversationInBetweenChangesNothing) {
 }
 
 // To the last token of the context, beside neighbours in pages next to it.
-TEST_F(Servers, B1_AtTheEndOfTheContextNeighboursAreUndisturbed) {
+TEST_P(Servers, B1_AtTheEndOfTheContextNeighboursAreUndisturbed) {
   StartWith({"--context-length", "256"});
   const std::vector<int> full = Numbers(1, 200);
   const std::string right = Answer(full, 56), beside = Answer(Numbers(2, 100), 100);
@@ -148,6 +150,8 @@ TEST_F(Servers, B1_AtTheEndOfTheContextNeighboursAreUndisturbed) {
   EXPECT_EQ(second, beside);
   EXPECT_EQ(cluster_->Complete(Body(full, 57)).status, 400) << "one token more";
 }
+
+INSTANTIATE_TEST_SUITE_P(Modes, Servers, kBothModes, NameOfMode);
 
 }  // namespace
 }  // namespace cofferdam::e2e
