@@ -37,8 +37,10 @@ class Serving : public BothModes {
   }
   // How many prompts went where this mode sends them, and that none went elsewhere.
   void ExpectPromptsComputed(double prompts) const {
-    EXPECT_EQ(cluster_->Metric("decode", "handoffs_completed_total"), cluster_->colocated() ? 0 : prompts);
-    EXPECT_EQ(cluster_->Metric("decode", "local_prefills_total"), cluster_->colocated() ? prompts : 0);
+    const bool colocated = cluster_->colocated();
+    // An answer that was preempted has its prompt computed once more.
+    EXPECT_GE(cluster_->Metric("decode", colocated ? "local_prefills_total" : "handoffs_completed_total"), prompts);
+    EXPECT_EQ(cluster_->Metric("decode", colocated ? "handoffs_completed_total" : "local_prefills_total"), 0);
   }
   std::string model_;
   std::optional<Cluster> cluster_;
