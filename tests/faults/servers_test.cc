@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "e2e/cluster.h"
+#include "e2e/both_modes.h"
 #include "faults/kinds.h"
 #include "faults/server_load.h"
 
@@ -24,7 +24,6 @@ using e2e::Eventually;
 using namespace std::chrono_literals;
 
 constexpr size_t kQuestions = 96, kClients = 24;
-constexpr const char* kRoles[] = {"prefill", "decode"};
 constexpr auto kLookAtFaults = 200ms;  // each look takes time from the load
 constexpr std::chrono::seconds kLongestLoad{3000};
 // Of all steps and of all reads. About half of the requests are left alone: they are the witnesses.
@@ -38,12 +37,19 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 
 std::string NameOf(FaultKind kind) { return std::string(kv::kFaultKindNames[static_cast<size_t>(kind)]); }
 
-class FaultsInServers : public testing::TestWithParam<const char*> {
+struct Run {
+  const char* verify;
+  e2e::Mode mode = e2e::Mode::kDisaggregated;
+};
+
+std::string NameOfRun(const testing::TestParamInfo<Run>& info) { return e2e::NameOf(info.param.mode) + "_" + info.param.verify; }
+
+class FaultsInServers : public testing::TestWithParam<Run> {
  protected:
   void SetUp() override {
     model_ = e2e::StoriesModel();
     if (!model_) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
-    Cluster undisturbed(Arguments("tags"));
+    Cluster undisturbed(Arguments("tags"), GetParam().mode);
     ASSERT_TRUE(undisturbed.Start());
     questions_ = AskUndisturbed(undisturbed, kQuestions, seed_);
   }
@@ -77,10 +83,16 @@ class FaultsInServers : public testing::TestWithParam<const char*> {
     }
     arguments.insert(arguments.end(),
                      {"--inject-seed", std::to_string(seed_), "--inject-limit", std::to_string(FaultsOfAWorker())});
-    cluster_ = std::make_unique<Cluster>(arguments);
+    cluster_ = std::make_unique<Cluster>(arguments, GetParam().mode);
     ASSERT_TRUE(cluster_->Start());
-    for (const char* role : kRoles) processes_.push_back(cluster_->ProcessOf(role));
-    processes_.push_back(cluster_->ProcessOf("gateway"));
+    processes_ = Processes();
+  }
+
+  std::vector<pid_t> Processes() const {
+    std::vector<pid_t> processes;
+    for (const std::string& role : cluster_->roles()) processes.push_back(cluster_->ProcessOf(role));
+    processes.push_back(cluster_->ProcessOf("gateway"));
+    return processes;
   }
 
   uint64_t FaultsOfAWorker() const { return (faults_ + 1) / 2; }
@@ -99,7 +111,7 @@ class FaultsInServers : public testing::TestWithParam<const char*> {
       std::this_thread::sleep_for(kLookAtFaults);
     }
     const Outcomes outcomes = load.Stop();
-    EXPECT_TRUE(Eventually([&] { return PagesInUse("prefill") == 0 && PagesInUse("decode") == 0; }, 10s));
+    for (const std::string& role : cluster_->roles()) EXPECT_TRUE(Eventually([&] { return PagesInUse(role) == 0; }, 10s)) << role;
     return outcomes;
   }
 
@@ -131,9 +143,7 @@ class FaultsInServers : public testing::TestWithParam<const char*> {
     EXPECT_TRUE(cluster_->AwaitHealthy());
     const auto again = AskUndisturbed(*cluster_, kQuestions, seed_);
     for (size_t i = 0; i < kQuestions; ++i) EXPECT_EQ(again[i].answer, questions_[i].answer) << questions_[i].body;
-    std::vector<pid_t> processes;
-    for (const char* role : {"prefill", "decode", "gateway"}) processes.push_back(cluster_->ProcessOf(role));
-    EXPECT_EQ(processes, processes_) << "a process has been started again";
+    EXPECT_EQ(Processes(), processes_) << "a process has been started again";
   }
 
   void Print(const std::string& verify, const Outcomes& outcomes, std::chrono::steady_clock::duration took) const {
@@ -144,7 +154,7 @@ class FaultsInServers : public testing::TestWithParam<const char*> {
     for (size_t i = 0; i < kFaultKinds; ++i) {
       double counts[3] = {};
       const char* const names[3] = {"faults_injected_total", "fault_victims_total", "faults_caught_total"};
-      for (const char* role : kRoles) {
+      for (const std::string& role : cluster_->roles()) {
         for (size_t k = 0; k < 3; ++k) counts[k] += cluster_->Metric(role, names[k], std::string(kv::kFaultKindNames[i]));
       }
       for (size_t k = 0; k < 3; ++k) sums[k] += counts[k];
@@ -172,21 +182,24 @@ class FaultsInServers : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(FaultsInServers, I6_I12_NoAnswerComesFromAWrongPageAndEveryFaultIsCounted) {
-  const engine::VerifyReads::Mode mode = engine::ParseVerifyReads(GetParam())->mode;
+  const engine::VerifyReads::Mode verify = engine::ParseVerifyReads(GetParam().verify)->mode;
+  const bool two_workers = GetParam().mode == e2e::Mode::kDisaggregated;
   std::vector<FaultKind> kinds;
   for (size_t i = 0; i < kFaultKinds; ++i) {
-    if (MustCatch(static_cast<FaultKind>(i), mode)) kinds.push_back(static_cast<FaultKind>(i));
+    const auto kind = static_cast<FaultKind>(i);
+    // Nothing arrives where there is one worker.
+    if (MustCatch(kind, verify) && (two_workers || kv::IsInMemory(kind))) kinds.push_back(kind);
   }
-  StartWith(GetParam(), kinds);
+  StartWith(GetParam().verify, kinds);
   const auto begun = std::chrono::steady_clock::now();
-  const Outcomes outcomes = RunLoad(true);
-  Print(GetParam(), outcomes, std::chrono::steady_clock::now() - begun);
+  const Outcomes outcomes = RunLoad(two_workers);
+  Print(GetParam().verify, outcomes, std::chrono::steady_clock::now() - begun);
 
   EXPECT_EQ(outcomes.wrong + outcomes.other, 0u);
   for (const std::string& complaint : outcomes.complaints) ADD_FAILURE() << complaint;
   EXPECT_GT(outcomes.right, outcomes.clear_errors / 2) << "there must be witnesses";
   EXPECT_GT(outcomes.streams_ended, 0u);
-  for (const char* role : kRoles) {
+  for (const std::string& role : cluster_->roles()) {
     for (const FaultKind kind : kinds) {
       EXPECT_EQ(cluster_->Metric(role, "faults_caught_total", NameOf(kind)), Victims(role, kind)) << role << " " << NameOf(kind);
     }
@@ -208,23 +221,24 @@ TEST_P(FaultsInServers, I6_I12_NoAnswerComesFromAWrongPageAndEveryFaultIsCounted
   ExpectServing();
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, FaultsInServers, testing::Values("tags", "full"));
+constexpr Run kTags{"tags"}, kFull{"full"}, kFullOfOneWorker{"full", e2e::Mode::kColocated};
+INSTANTIATE_TEST_SUITE_P(Modes, FaultsInServers, testing::Values(kTags, kFull, kFullOfOneWorker), NameOfRun);
 
 // What no mode must catch does harm, so that the test above would see harm where there is some; but to its own request alone.
 class AFaultThatNoModeCatches : public FaultsInServers {};
 TEST_P(AFaultThatNoModeCatches, HarmsNoOtherRequest) {
-  StartWith(GetParam(), {FaultKind::kFillingFlip});
+  StartWith(GetParam().verify, {FaultKind::kFillingFlip});
   const auto begun = std::chrono::steady_clock::now();
   const Outcomes outcomes = RunLoad(false);
-  Print(GetParam(), outcomes, std::chrono::steady_clock::now() - begun);
+  Print(GetParam().verify, outcomes, std::chrono::steady_clock::now() - begun);
   EXPECT_GT(outcomes.wrong, 0u);
   EXPECT_LE(static_cast<double>(outcomes.wrong), Victims("decode", FaultKind::kFillingFlip));
   EXPECT_EQ(outcomes.other + outcomes.clear_errors, 0u);
-  for (const char* role : kRoles) EXPECT_EQ(cluster_->Metric(role, "checks_failed_total"), 0) << role;
+  for (const std::string& role : cluster_->roles()) EXPECT_EQ(cluster_->Metric(role, "checks_failed_total"), 0) << role;
   ExpectServing();
 }
 
-INSTANTIATE_TEST_SUITE_P(Full, AFaultThatNoModeCatches, testing::Values("full"));
+INSTANTIATE_TEST_SUITE_P(Full, AFaultThatNoModeCatches, testing::Values(kFull, kFullOfOneWorker), NameOfRun);
 
 TEST(Inject, WhatIsNoKindOrNoRateIsRefusedWithTheKinds) {
   for (const char* text : {"swap", "swap:2", "swap:-1", "nothing:0.1", ":0.1"}) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "e2e/cluster.h"
+#include "e2e/both_modes.h"
 
 namespace cofferdam::e2e {
 namespace {
@@ -23,10 +23,10 @@ std::string Question() {
 
 class Layers : public testing::Test {
  protected:
-  void StartWith(const std::vector<std::string>& faults) {
+  void StartWith(const std::vector<std::string>& faults, Mode mode = Mode::kDisaggregated) {
     std::vector<std::string> arguments{"--page-size", "16"};
     for (const std::string& fault : faults) arguments.insert(arguments.end(), {"--fault", fault});
-    cluster_ = std::make_unique<Cluster>(arguments);
+    cluster_ = std::make_unique<Cluster>(arguments, mode);
     ASSERT_TRUE(cluster_->Start());
   }
   Response Ask() {
@@ -82,12 +82,19 @@ TEST_F(Layers, A1_WithoutBothTheAnswerIsWrongAndTheHealthSaysWhichCheckDoesNotRu
   EXPECT_TRUE(HealthNames("content")) << Health().body;
 }
 
-TEST_F(Layers, TagsThatAreNotComparedShowInTheHealth) {
-  StartWith({"tags-not-compared"});
+// The faults above are of a prefill worker. This one is of any.
+class LayersOfAnyWorker : public Layers, public testing::WithParamInterface<Mode> {};
+
+TEST_P(LayersOfAnyWorker, TagsThatAreNotComparedShowInTheHealth) {
+  StartWith({"tags-not-compared"}, GetParam());
   EXPECT_EQ(Answer(Ask()), kCode);
   EXPECT_TRUE(HealthNames("tags")) << Health().body;
-  std::printf("LAYER|tags not compared|health counts checks due and made|503: the check of tags is configured and does not run\n");
+  std::printf(
+      "LAYER|tags not compared|health counts checks due and made|503 (%s): the check of tags is configured and does not run\n",
+      NameOf(GetParam()).c_str());
 }
+
+INSTANTIATE_TEST_SUITE_P(Modes, LayersOfAnyWorker, kBothModes, NameOfMode);
 
 }  // namespace
 }  // namespace cofferdam::e2e
