@@ -23,8 +23,8 @@ class Crash : public testing::TestWithParam<Victim> {};
 TEST_P(Crash, OfAWorkerGivesClearErrorsSoonAndServiceComesBack) {
   const auto model = StoriesModel();
   if (!model) GTEST_SKIP() << "COFFERDAM_TEST_MODELS does not name a folder with stories260K.gguf";
-  const auto& [victim, mode] = GetParam();
-  Cluster cluster({"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--chunk-tokens", "32"}, mode);
+  const std::string victim = GetParam().role;
+  Cluster cluster({"--model", *model, "--page-size", "16", "--local-prefill-tokens", "1", "--chunk-tokens", "32"}, GetParam().mode);
   ASSERT_TRUE(cluster.Start());
   oracle::Libllama libllama(*model);
   const std::vector<Question> questions = Questions(libllama, kRequests, 200, 250, kTokens);
