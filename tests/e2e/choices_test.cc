@@ -1,20 +1,20 @@
 // Several answers to one prompt (`n`), which share the prompt's whole pages through the prefix cache.
 #include <gtest/gtest.h>
 
-#include "cluster.h"
+#include "e2e/both_modes.h"
 
 namespace cofferdam::e2e {
 namespace {
 
 constexpr int kChoices = 4;
 
-class ChoicesOfOnePrompt : public testing::Test {
+class ChoicesOfOnePrompt : public BothModes {
  protected:
   void Start(std::vector<std::string> more = {}) {
     std::vector<std::string> arguments{"--page-size", "16", "--local-prefill-tokens", "1"};
     if (const auto model = StoriesModel()) arguments.insert(arguments.end(), {"--model", *model});
     arguments.insert(arguments.end(), more.begin(), more.end());
-    cluster_.emplace(arguments);
+    cluster_.emplace(arguments, GetParam());
     ASSERT_TRUE(cluster_->Start());
   }
   // Of 16 * pages + 5 tokens, other ones for each `salt`.
@@ -54,7 +54,7 @@ class ChoicesOfOnePrompt : public testing::Test {
   std::optional<Cluster> cluster_;
 };
 
-TEST_F(ChoicesOfOnePrompt, EachIsTheAnswerOfItsSeedAndTheOthersFindThePromptsPages) {
+TEST_P(ChoicesOfOnePrompt, EachIsTheAnswerOfItsSeedAndTheOthersFindThePromptsPages) {
   Start();
   Json body = Body(Prompt(6, 1));
   body["n"] = kChoices;
@@ -76,7 +76,7 @@ TEST_F(ChoicesOfOnePrompt, EachIsTheAnswerOfItsSeedAndTheOthersFindThePromptsPag
   EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
-TEST_F(ChoicesOfOnePrompt, WithoutTheCacheTheyAreTheSameAnswers) {
+TEST_P(ChoicesOfOnePrompt, WithoutTheCacheTheyAreTheSameAnswers) {
   Start({"--no-prefix-cache"});
   Json body = Body(Prompt(6, 1));
   body["n"] = kChoices;
@@ -84,7 +84,7 @@ TEST_F(ChoicesOfOnePrompt, WithoutTheCacheTheyAreTheSameAnswers) {
   EXPECT_TRUE(cluster_->NobodyHoldsAPage());
 }
 
-TEST_F(ChoicesOfOnePrompt, GreedyOnesAreEqual) {
+TEST_P(ChoicesOfOnePrompt, GreedyOnesAreEqual) {
   Start();
   Json body = Body(Prompt(3, 2));
   body["temperature"] = 0;
@@ -95,7 +95,7 @@ TEST_F(ChoicesOfOnePrompt, GreedyOnesAreEqual) {
   EXPECT_EQ(texts[2], texts[0]);
 }
 
-TEST_F(ChoicesOfOnePrompt, ADisconnectInTheMiddleGivesEveryPageBack) {
+TEST_P(ChoicesOfOnePrompt, ADisconnectInTheMiddleGivesEveryPageBack) {
   Start();
   Json body = Body(Prompt(3, 3));
   body["n"] = kChoices;
@@ -109,6 +109,8 @@ TEST_F(ChoicesOfOnePrompt, ADisconnectInTheMiddleGivesEveryPageBack) {
   EXPECT_TRUE(cluster_->NobodyHoldsAPage());
   EXPECT_EQ(cluster_->Metric("decode", "requests_cancelled_total"), kChoices);
 }
+
+INSTANTIATE_TEST_SUITE_P(Modes, ChoicesOfOnePrompt, kBothModes, NameOfMode);
 
 }  // namespace
 }  // namespace cofferdam::e2e
