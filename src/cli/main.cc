@@ -60,14 +60,14 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
-int Serve(grpc::Service& service, const std::string& address, const sigset_t& signals) {
+int Serve(const std::vector<grpc::Service*>& services, const std::string& address, const sigset_t& signals) {
   if (address.starts_with("unix:")) {
     if (absl::Status status = RemoveStaleSocket(address.substr(5), SOCK_STREAM); !status.ok()) return Refuse(status);
   }
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&service);
+  for (grpc::Service* service : services) builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(worker::kMaxMessageBytes);
   // Without it a second server could bind the same port and take half of the streams.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -97,10 +97,11 @@ int RunWorker(const std::string& role, const Flags& flags) {
   if (role == "prefill") {
     auto prefill = worker::PrefillWorker::Create(*std::move(core));
     if (!prefill.ok()) return Refuse(prefill.status());
-    return Serve(**prefill, options->address, signals);
+    return Serve((*prefill)->services(), options->address, signals);
   }
-  const auto decode = worker::DecodeWorker::Create(*std::move(core));
-  return Serve(*decode, options->address, signals);
+  auto decode = worker::DecodeWorker::Create(*std::move(core));
+  if (!decode.ok()) return Refuse(decode.status());
+  return Serve((*decode)->services(), options->address, signals);
 }
 
 int RunGateway(const Flags& flags) {

@@ -169,6 +169,15 @@ void AddOptions(const std::string& command, CLI::App& app, Flags& flags) {
     app.add_option("--cpus", flags.cpus, "Cores to pin the compute threads to, as in 0,1 (default: not pinned)")->delimiter(',');
   }
   if (command == "prefill") app.add_option("--fabric", flags.fabric, "Where decode workers fetch pages: shm:PATH (required)");
+  if (command == "decode") {
+    app.add_option("--fabric", flags.fabric,
+                   "Where other workers fetch pages of this one's prefix cache: shm:PATH (default: nowhere)");
+  }
+  if (command == "prefill" || command == "decode") {
+    app.add_option("--pull-from", flags.pull_from,
+                   "gRPC address of a worker with --fabric whose cached pages are fetched instead of computed again; may be given "
+                   "several times");
+  }
   if (command == "decode" || command == "gateway") {
     auto* prefill = app.add_option("--prefill", flags.prefill, "gRPC address of a prefill worker; may be given several times");
     if (command == "gateway") {
@@ -227,16 +236,25 @@ absl::StatusOr<engine::InjectionPlan> InjectionPlanOf(const Flags& flags) {
 }
 #endif
 
+absl::Status CheckAddresses(const Flags& flags) {
+  if (flags.listen.empty()) return absl::InvalidArgumentError("--listen is required: unix:PATH or 127.0.0.1:PORT");
+  if (absl::Status status = CheckLocalAddress(flags.listen); !status.ok()) return status;
+  for (const auto* addresses : {&flags.prefill, &flags.pull_from}) {
+    for (const std::string& address : *addresses) {
+      if (absl::Status status = CheckLocalAddress(address); !status.ok()) return status;
+    }
+  }
+  if (std::ranges::count(flags.pull_from, flags.listen) > 0)
+    return absl::InvalidArgumentError(absl::StrCat("--pull-from ", flags.listen, " is this worker itself"));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, const Flags& flags) {
   worker::WorkerOptions options;
   options.role = role;
-  if (flags.listen.empty()) return absl::InvalidArgumentError("--listen is required: unix:PATH or 127.0.0.1:PORT");
-  if (absl::Status status = CheckLocalAddress(flags.listen); !status.ok()) return status;
-  for (const std::string& address : flags.prefill) {
-    if (absl::Status status = CheckLocalAddress(address); !status.ok()) return status;
-  }
+  if (absl::Status status = CheckAddresses(flags); !status.ok()) return status;
   if (role == "prefill" && flags.fabric.empty()) {
     return absl::InvalidArgumentError("--fabric is required: shm:PATH, where decode workers fetch pages");
   }
@@ -249,6 +267,7 @@ absl::StatusOr<worker::WorkerOptions> WorkerOptionsOf(const std::string& role, c
   options.cluster_secret = *secret;
   options.address = flags.listen;
   options.fabric_address = flags.fabric;
+  options.pull_addresses = flags.pull_from;
   options.prefill_addresses = flags.prefill;
   options.context_length = flags.context_length;
   options.kv_tokens = flags.kv_tokens;

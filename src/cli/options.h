@@ -24,6 +24,7 @@ struct Flags {
   // Workers.
   std::string listen;
   std::string fabric;
+  std::vector<std::string> pull_from;
   std::vector<std::string> prefill, decode;
   std::string cluster_secret_file;
   uint64_t context_length = 0;

@@ -230,7 +230,8 @@ bool Engine::ScrubNextOwned(std::vector<Event>& events) {
     // Pages of the cache are looked at there, once for all that share them.
     const auto in_tree = [&](uint32_t i) { return sequence.pages[i].pin() != nullptr && sequence.pages[i].pin()->in_tree(); };
     while (scrub_ordinal_ < sequence.sealed_pages && in_tree(scrub_ordinal_)) ++scrub_ordinal_;
-    if (scrub_ordinal_ >= sequence.sealed_pages) {
+    // Its pages are checked when it runs: until then others count on it to be there.
+    if (scrub_ordinal_ >= sequence.sealed_pages || sequence.state == SequenceState::kWaiting) {
       scrub_sequence_ = SequenceId(sequence.id.value() + 1);
       scrub_ordinal_ = 0;
       continue;

@@ -81,7 +81,7 @@ absl::Status Engine::CheckAdopted(SequenceId id, kv::CheckKind* failed) {
   kv::IdentityChain chain = sequence.chain;
   const uint32_t page_tokens = pool_.layout().page_tokens();
   bool own = true;
-  for (uint32_t i = 0; i < sequence.adopted.size() && sequence.adopted[i].has_value(); ++i) {
+  for (uint32_t i = sequence.sealed_pages; i < sequence.adopted.size() && sequence.adopted[i].has_value(); ++i) {
     const std::span<const TokenId> rest = std::span(sequence.tokens).subspan(size_t{i} * page_tokens);
     own = own &&
           sequence.adopted[i]->identity == chain.Append(rest.first(std::min<size_t>(sequence.adopted[i]->tokens, rest.size())));
@@ -89,18 +89,22 @@ absl::Status Engine::CheckAdopted(SequenceId id, kv::CheckKind* failed) {
   if (!own && !FaultIsOn(Fault::kAdoptedNotCompared)) {
     ++counters_.checks[kv::CheckKind::kSeal].failed;
     if (failed != nullptr) *failed = kv::CheckKind::kSeal;
-    return WithFacts(absl::DataLossError("pages of the prefill worker are those of other tokens"),
+    return WithFacts(absl::DataLossError("pages that a worker sent are those of other tokens"),
                      {.code = std::string(error_code::kIntegrity)});
   }
   absl::Status status = CheckContent(sequence);
   if (!status.ok() && failed != nullptr) *failed = kv::CheckKind::kContent;
+  if (status.ok()) {
+    while (sequence.checked_pages < sequence.adopted.size() && sequence.adopted[sequence.checked_pages].has_value())
+      ++sequence.checked_pages;
+  }
   return status;
 }
 
 absl::Status Engine::CheckContent(Sequence& sequence) {
   if (!options_.verify_content || FaultIsOn(Fault::kContentNotChecked)) return absl::OkStatus();
   std::vector<ContentSample> samples, whole;
-  for (uint32_t i = sequence.cached_pages; i < sequence.adopted.size(); ++i) {
+  for (uint32_t i = std::max(sequence.cached_pages, sequence.checked_pages); i < sequence.adopted.size(); ++i) {
     if (!sequence.adopted[i].has_value()) continue;
     samples.push_back({.ordinal = i, .slot = static_cast<uint32_t>(sample_random_() % sequence.adopted[i]->tokens)});
   }
@@ -122,7 +126,7 @@ absl::Status Engine::CheckContent(Sequence& sequence) {
   sequence.checks[kv::CheckKind::kContent].made += samples.size();
   if (same) return absl::OkStatus();
   ++counters_.checks[kv::CheckKind::kContent].failed;
-  return WithFacts(absl::DataLossError("pages of the prefill worker do not hold the K and V of this prompt's tokens"),
+  return WithFacts(absl::DataLossError("pages that a worker sent do not hold the K and V of this prompt's tokens"),
                    {.code = std::string(error_code::kIntegrity)});
 }
 

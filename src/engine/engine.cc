@@ -73,20 +73,40 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
   CD_CHECK(pages.has_value(), "admission and reservation are one action of one thread");
   if (options_.prefix_cache) cache_.CountLookup(shareable, cached.size());
 
+  return Started{Make(std::move(spec), std::move(cached), *std::move(pages))};
+}
+
+SequenceId Engine::Make(SequenceSpec spec, std::vector<kv::PrefixCache::Pin> cached, std::vector<kv::PageHandle> pages) {
   const SequenceId id(next_sequence_++);
   auto sequence = std::make_unique<Sequence>(id, std::move(spec), pool_.layout());
   sequence->cached_pages = static_cast<uint32_t>(cached.size());
   for (kv::PrefixCache::Pin& pin : cached) sequence->pages.emplace_back(std::move(pin));
-  for (kv::PageHandle& page : *pages) sequence->pages.emplace_back(std::move(page));
+  for (kv::PageHandle& page : pages) sequence->pages.emplace_back(std::move(page));
   for (const PageRef& page : sequence->pages) sequence->payloads.push_back(pool_.Payload(page.page()).data());
   sequence->adopted.resize(sequence->pages.size());
+  sequence->origins.resize(sequence->pages.size());
   for (uint32_t i = 0; i < sequence->cached_pages; ++i) sequence->adopted[i] = pool_.SealOf(sequence->pages[i]);
   if (sequence->generates()) {
     sequence->sampler = *model::Sampler::Create(*sequence->spec.sampling, executor_.model().info().vocabulary);
     for (TokenId token : sequence->tokens) sequence->sampler->Accept(token);
   }
   sequences_.emplace(id, std::move(sequence));
-  return Started{id};
+  return id;
+}
+
+std::optional<SequenceId> Engine::HoldCached(SequenceSpec spec) {
+  CD_CHECK(!spec.sampling.has_value(), "what is held for readers generates nothing");
+  const size_t pages = spec.tokens.size() / pool_.layout().page_tokens();
+  std::vector<kv::PrefixCache::Pin> cached;
+  if (options_.prefix_cache && spec.tokens.size() == pages * pool_.layout().page_tokens())
+    cached = KeepGood(spec, pages, cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, pages));
+  if (cached.size() < std::max<size_t>(1, pages)) {
+    for (kv::PrefixCache::Pin& pin : cached) cache_.Unpin(std::move(pin), NowUnderWay());
+    return std::nullopt;
+  }
+  const SequenceId id = Make(std::move(spec), std::move(cached), {});
+  Run(id);
+  return id;
 }
 
 kv::AdmissionNeed Engine::NeedOf(const SequenceSpec& spec, size_t cached_pages) const {
@@ -104,9 +124,14 @@ uint64_t Engine::ComingPages() const {
 }
 
 std::vector<kv::PrefixCache::Pin> Engine::TakeCached(const SequenceSpec& spec, size_t most_pages) {
+  std::vector<kv::PrefixCache::Pin> cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, most_pages);
+  const bool waits = admission_.FreePagesFor(NeedOf(spec, cached.size())) > pool_.counts().free();
+  return waits ? std::move(cached) : KeepGood(spec, most_pages, std::move(cached));
+}
+
+std::vector<kv::PrefixCache::Pin> Engine::KeepGood(const SequenceSpec& spec, size_t most_pages,
+                                                   std::vector<kv::PrefixCache::Pin> cached) {
   while (true) {
-    std::vector<kv::PrefixCache::Pin> cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, most_pages);
-    if (admission_.FreePagesFor(NeedOf(spec, cached.size())) > pool_.counts().free()) return cached;  // it waits
     const CheckTimer timer(counters_.check_time);
     const auto bad = std::ranges::find_if(cached, [&](const kv::PrefixCache::Pin& pin) {
       ++counters_.checks[kv::CheckKind::kScrub].made;
@@ -116,6 +141,7 @@ std::vector<kv::PrefixCache::Pin> Engine::TakeCached(const SequenceSpec& spec, s
     // What was computed before it is good, and found by the next look.
     CondemnCached(bad->handle(), found_);
     for (kv::PrefixCache::Pin& pin : cached) cache_.Unpin(std::move(pin), NowUnderWay());
+    cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, most_pages);
   }
 }
 
@@ -193,16 +219,14 @@ absl::Status Engine::Adopt(SequenceId id, uint32_t ordinal, const kv::Verified& 
     return WithFacts(std::move(status), {.code = std::string(error_code::kIntegrity)});
   }
   sequence.adopted[ordinal] = page.seal();
-  sequence.origin = origin;
+  sequence.origins[ordinal] = origin;
   ++counters_.pages_adopted;
   return absl::OkStatus();
 }
 
-void Engine::Run(SequenceId id) {
-  Sequence& sequence = Get(id);
-  CD_CHECK(sequence.state == SequenceState::kWaiting, "a sequence is let run once");
+void Engine::CoverAdopted(Sequence& sequence) {
   const uint32_t page_tokens = pool_.layout().page_tokens();
-  for (uint32_t i = 0; i < sequence.pages.size() && sequence.adopted[i].has_value(); ++i) {
+  for (uint32_t i = sequence.sealed_pages; i < sequence.pages.size() && sequence.adopted[i].has_value(); ++i) {
     const uint64_t start = uint64_t{i} * page_tokens;
     const uint32_t count = sequence.adopted[i]->tokens;
     // I5 by our own tokens: an adopted page's identity was expected from exactly these.
@@ -218,6 +242,19 @@ void Engine::Run(SequenceId id) {
     sequence.sums.push_back(pool_.RunChecksumsOf(sequence.pages[i]).data());
     Share(sequence, sequence.sealed_pages++);
   }
+}
+
+void Engine::ShareAdopted(SequenceId id) {
+  Sequence& sequence = Get(id);
+  CD_CHECK(sequence.state == SequenceState::kWaiting, "a sequence that runs has shared its adopted pages");
+  CoverAdopted(sequence);
+  CD_CHECK(sequence.fed.size() % pool_.layout().page_tokens() == 0, "whole pages are shared before a sequence runs");
+}
+
+void Engine::Run(SequenceId id) {
+  Sequence& sequence = Get(id);
+  CD_CHECK(sequence.state == SequenceState::kWaiting, "a sequence is let run once");
+  CoverAdopted(sequence);
   if (FaultIsOn(Fault::kCoverageNotCounted) && sequence.generates())
     sequence.fed.assign(sequence.tokens.begin(), sequence.tokens.end() - 1);
   const bool complete = sequence.covered() == sequence.tokens.size();
@@ -248,8 +285,7 @@ void Engine::Share(Sequence& sequence, uint32_t ordinal) {
   const uint32_t page_tokens = pool_.layout().page_tokens();
   auto result = cache_.Insert({sequence.spec.domain, sequence.spec.domain_key}, parent,
                               std::span(sequence.fed).subspan(size_t{ordinal} * page_tokens, page_tokens),
-                              std::get<kv::PageHandle>(sequence.pages[ordinal].Take()),
-                              sequence.adopted[ordinal].has_value() ? sequence.origin : 0);
+                              std::get<kv::PageHandle>(sequence.pages[ordinal].Take()), sequence.origins[ordinal]);
   sequence.pages[ordinal] = std::visit([](auto& page) { return PageRef(std::move(page)); }, result);
 }
 

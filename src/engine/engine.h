@@ -175,6 +175,9 @@ class Engine {
   // the output, or none; one more stays free for each that may still grow. Pages that are in the way are evicted then, for the next
   // call. A sequence that starts does nothing until Run. Rejected carries InvalidArgument for specs that can never run.
   [[nodiscard]] std::variant<Started, kv::MustWait, kv::Rejected> Start(SequenceSpec spec);
+  // Pins cached pages for readers until Release: those of all of the spec's tokens, which fill whole pages, or none. It never waits
+  // and reserves nothing. None when the cache does not hold them all.
+  std::optional<SequenceId> HoldCached(SequenceSpec spec);
   // The same judgement without reserving anything; OK when the spec may run here sooner or later.
   absl::Status CheckSpec(const SequenceSpec& spec) const;
 
@@ -207,9 +210,13 @@ class Engine {
   // Before Run, when pages were adopted. They must be named by the sequence's own tokens; and, with
   // EngineOptions::verify_content, layer 0's K and V of a token of every page, now and then of all tokens of one, are computed
   // again and compared: a seal proves which tokens a page was made for, not that its numbers are theirs. DataLoss when something
-  // differs; the sequence keeps its pages, for the caller to release: the fault is the source's.
+  // differs; the sequence keeps its pages, for the caller to release: the fault is the source's. Pages that an earlier call looked
+  // at are not looked at again.
   // `failed`, unless null, then receives which check it was.
   absl::Status CheckAdopted(SequenceId sequence, kv::CheckKind* failed = nullptr);
+  // REQUIRES: CheckAdopted found nothing, and the adopted pages are whole ones, from the start without a gap. They enter the cache
+  // at once, for others to find while this sequence still waits for more.
+  void ShareAdopted(SequenceId sequence);
   // I5: lets the sequence run; a prefill-only one whose pages were all found is done at once. Tokens in adopted pages, counted from
   // the start without a gap, are not computed again.
   void Run(SequenceId sequence);
@@ -273,6 +280,11 @@ class Engine {
   void Share(Sequence& sequence, uint32_t ordinal);
   // The cached pages that a sequence may begin with, pinned; their bytes were compared if there is room for the rest.
   std::vector<kv::PrefixCache::Pin> TakeCached(const SequenceSpec& spec, size_t most_pages);
+  // Compares the bytes of all; when one is bad, looks again for what comes before it.
+  std::vector<kv::PrefixCache::Pin> KeepGood(const SequenceSpec& spec, size_t most_pages, std::vector<kv::PrefixCache::Pin> cached);
+  // Counts adopted pages as covered, from where that ended before.
+  void CoverAdopted(Sequence& sequence);
+  SequenceId Make(SequenceSpec spec, std::vector<kv::PrefixCache::Pin> cached, std::vector<kv::PageHandle> pages);
   void CondemnCached(const kv::PageHandle& page, std::vector<Event>& events);
   absl::Status Judge(const SequenceSpec& spec) const;
   kv::AdmissionNeed NeedOf(const SequenceSpec& spec, size_t cached_pages) const;

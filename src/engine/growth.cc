@@ -69,6 +69,7 @@ bool Engine::TakePage(Sequence& sequence, std::vector<Event>& events) {
   sequence.payloads.push_back(pool_.Payload(page.page()).data());
   sequence.pages.emplace_back(std::move(page));
   sequence.adopted.emplace_back();
+  sequence.origins.push_back(0);
   ++counters_.pages_grown;
   return true;
 }

@@ -74,7 +74,8 @@ struct Engine::Sequence {
   std::vector<const uint64_t*> sums;             // run checksums of the sealed pages, [sealed_pages]
   std::vector<std::optional<kv::Seal>> adopted;  // by ordinal
   uint32_t cached_pages = 0;                     // from the start: found in the prefix cache
-  uint64_t origin = 0;                           // of the adopted pages behind those
+  std::vector<uint64_t> origins;                 // of the adopted pages behind those: the worker that sent each
+  uint32_t checked_pages = 0;                    // from the start: CheckAdopted has looked at them
   uint32_t sealed_pages = 0;                     // from the start, without a gap
   kv::IdentityChain chain;                       // stands behind the last sealed page
   std::optional<model::Sampler> sampler;

@@ -154,6 +154,7 @@ std::variant<PrefixCache::Pin, PageHandle> PrefixCache::Insert(const Domain& dom
   node.pins = 1;
   if (before != nullptr) before->children.push_back(&node);
   by_page_.emplace(node.handle.page(), &node);
+  index_.Insert(node.identity);
   ++counters_.inserted_pages;
   return Pin(&node);
 }
@@ -213,6 +214,7 @@ uint64_t PrefixCache::Detach(Node& node, StepEpoch epoch) {
     if (next.pins == 0) Account(next, -1);
     if (next.is_leaf) SetLeaf(next, false);
     by_page_.erase(next.handle.page());
+    index_.Erase(next.identity);
     auto own = tree.nodes.extract(next.identity);
     std::unique_ptr<Node> held = std::move(own.mapped());
     next.tree = nullptr;

@@ -21,6 +21,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "base/strong_id.h"
 #include "kv/hash.h"
+#include "kv/page_index.h"
 #include "kv/pool.h"
 #include "kv/seal.h"
 
@@ -108,6 +109,8 @@ class PrefixCache {
   const PageHandle* NextPage(PageId from) const;
 
   uint64_t pages() const { return by_page_.size(); }
+  // Of all trees. Thread-safe, unlike the rest.
+  const PageIndex& index() const { return index_; }
   const PrefixCacheCounters& counters() const { return counters_; }
   // I9 and the claim about pins, recounted from the trees. O(pages).
   void CheckConsistency() const;
@@ -136,6 +139,7 @@ class PrefixCache {
   absl::flat_hash_map<Node*, std::unique_ptr<Node>> doomed_;  // in none any more, and pinned
   std::set<std::pair<uint64_t, Group*>> by_evictable_;        // groups with pages that can be evicted
   std::set<std::pair<uint64_t, Node*>> leaves_;               // of all trees, least recently used first
+  PageIndex index_;
   uint64_t evictable_ = 0;
   uint64_t clock_ = 0;  // counts uses
   PrefixCacheCounters counters_;

@@ -17,8 +17,6 @@
 namespace cofferdam::worker {
 namespace {
 
-// A prompt's token that is computed here delays the tokens of others; one at a prefill worker does not.
-constexpr uint64_t kLocalTokenCost = 4;
 constexpr auto kPublishEvery = std::chrono::milliseconds(10);
 
 template <typename... Ts>
@@ -32,44 +30,37 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 
 DecodeWorker::DecodeWorker(std::unique_ptr<WorkerCore> core)
     : core_(std::move(core)),
-      // The cap leaves room for one more peer than a single hung one takes.
-      all_peers_(core_->options().transfer_window_bytes *
-                 std::max<size_t>(1, std::min<size_t>(2, core_->options().prefill_addresses.size()))),
       loop_(core_->engine(), *this, core_->options().scrub_bytes_per_second),
-      heartbeats_(std::chrono::milliseconds(core_->options().heartbeat_ms)) {
-  for (const std::string& address : core_->options().prefill_addresses) {
-    peers_.push_back(std::make_shared<PrefillPeer>(address, core_->layout(), core_->options().transfer_window_bytes, &all_peers_));
-  }
+      heartbeats_(std::chrono::milliseconds(core_->options().heartbeat_ms)),
+      fetcher_(*core_, loop_, heartbeats_, core_->options().prefill_addresses.size() + core_->options().pull_addresses.size()),
+      finder_(loop_) {
+  for (const std::string& address : core_->options().prefill_addresses) peers_.push_back(fetcher_.PeerAt(address));
+  for (const std::string& address : core_->options().pull_addresses) pull_from_.push_back(fetcher_.PeerAt(address));
 }
 
-std::unique_ptr<DecodeWorker> DecodeWorker::Create(std::unique_ptr<WorkerCore> core) {
+absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Create(std::unique_ptr<WorkerCore> core) {
   auto worker = std::unique_ptr<DecodeWorker>(new DecodeWorker(std::move(core)));
+  if (!worker->core_->options().fabric_address.empty()) {
+    auto server = PageServer::Create(
+        {.core = *worker->core_, .loop = worker->loop_, .heartbeats = worker->heartbeats_, .fetcher = worker->fetcher_});
+    if (!server.ok()) return server.status();
+    worker->server_ = *std::move(server);
+  }
   worker->core_->pool().ZeroWith(&worker->zeroer_);
   worker->loop_.Start();
   return worker;
 }
 
 DecodeWorker::~DecodeWorker() {
-  // Streams and reads end first, while the loop still handles their ends: both name this object.
-  loop_.Post([this] {
-    for (auto& [id, request] : requests_) {
-      if (request.call != nullptr) request.call->Close();
-    }
-  });
-  {
-    MutexLock lock(calls_mutex_);
-    while (live_calls_ > 0) calls_changed_.Wait(calls_mutex_);
-  }
-  for (const std::shared_ptr<PrefillPeer>& peer : peers_) {
-    if (const auto reader = peer->state().reader; reader != nullptr) reader->Close();
-  }
+  finder_.Stop();
+  fetcher_.Stop();
   loop_.Stop();
 }
 
-void DecodeWorker::CountCalls(int change) {
-  MutexLock lock(calls_mutex_);
-  live_calls_ += change;
-  calls_changed_.NotifyAll();
+std::vector<grpc::Service*> DecodeWorker::services() {
+  std::vector<grpc::Service*> services{this};
+  if (server_ != nullptr) services.push_back(&*server_);
+  return services;
 }
 
 grpc::ServerUnaryReactor* DecodeWorker::Info(grpc::CallbackServerContext* context, const v1::InfoRequest*, v1::WorkerInfo* info) {
@@ -104,23 +95,6 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeWorker::Generate(grpc::Callba
 DecodeWorker::Request* DecodeWorker::Find(RequestId id) {
   const auto found = requests_.find(id);
   return found == requests_.end() ? nullptr : &found->second;
-}
-
-bool DecodeWorker::NeedsHandoff(const engine::SequenceSpec& spec) const {
-  if (peers_.empty()) return false;
-  const uint32_t local = core_->options().local_prefill_tokens;
-  // The last token is decode's own in any case.
-  return spec.tokens.size() - 1 >= std::max<uint64_t>(1, local == 0 ? core_->layout().page_tokens() : local);
-}
-
-// What a prefill worker would have to compute is guessed: it may still hold what it once sent, and holds no page of an answer.
-bool DecodeWorker::IsCheaperHere(const Request& request) {
-  const uint32_t page_tokens = core_->layout().page_tokens();
-  const uint64_t covered = request.spec.tokens.size() - 1;
-  const uint64_t here = covered - request.cached_tokens;
-  const uint64_t there = covered - uint64_t{core_->engine().CachedPagesOfPeers(*request.sequence)} * page_tokens;
-  const uint32_t local = core_->options().local_prefill_tokens;
-  return here < std::max<uint64_t>(1, local == 0 ? page_tokens : local) || here * kLocalTokenCost <= there;
 }
 
 absl::Status DecodeWorker::Judge(const engine::SequenceSpec& spec) {
@@ -201,8 +175,7 @@ void DecodeWorker::StartWaiting() {
 void DecodeWorker::Begin(Request& request) {
   const uint32_t cached = core_->engine().CachedPages(*request.sequence);
   request.cached_tokens = cached * core_->layout().page_tokens();
-  if (NeedsHandoff(request.spec) && !IsCheaperHere(request)) return OpenHandoff(request);
-  ComputeHere(request);
+  if (!LookElsewhere(request)) PlacePrompt(request);
 }
 
 void DecodeWorker::ComputeHere(Request& request) {
@@ -218,13 +191,6 @@ Ledger::Owner DecodeWorker::OwnerOf(const Request& request) {
           .max_output = request.spec.max_output};
 }
 
-void DecodeWorker::RecordOnTheWay(const Request& request, kv::CheckKind kind, PageId page, Generation generation,
-                                  const std::string& detail) {
-  const engine::WrongPage wrong{.kind = kind, .page = page, .expected = generation, .found = generation, .in_memory = generation};
-  // The sequence may be gone already, while reads of it still end.
-  core_->ledger().OnWrong(request.sequence.value_or(SequenceId()), {&wrong, 1}, tenure::kActionRetired, detail);
-}
-
 void DecodeWorker::Accept(Request& request) {
   if (std::exchange(request.accepted, true)) return;
   v1::GenerateEvent event;
@@ -235,19 +201,18 @@ void DecodeWorker::Accept(Request& request) {
   request.stream->Send(std::move(event));
 }
 
-// Ends the client's stream and forgets the request. What it still holds is released here, but for a handoff that
-// waits for its reads: that one keeps the request until ReleasePages.
+// Ends the client's stream and forgets the request. What it still holds is released here, but for a fetch that
+// waits for its reads: that one keeps the request until it is quiet.
 void DecodeWorker::Finish(Request& request, const absl::Status& status) {
   request.stream->End(ToGrpc(status));
   request.retry = false;
-  if (request.handoff != nullptr && !request.handoff->complete() && !request.handoff->released()) return;
+  if (request.fetch.has_value()) return;
   if (request.sequence.has_value()) {
     by_sequence_.erase(*request.sequence);
     core_->engine().Release(*request.sequence);
     core_->ledger().OnEnded(*request.sequence, absl::IsCancelled(status) ? tenure::Outcome::kCancelled : tenure::Outcome::kFailed,
                             0, request.pages_verified);
   }
-  transferring_.erase(request.id);
   requests_.erase(request.id);
 }
 
@@ -262,7 +227,7 @@ void DecodeWorker::OnPreempted(Request& request, const engine::PreemptedEvent& e
   request.generated += generated;
   request.checks += event.checks;
   request.handoffs = 0;
-  ForgetHandoff(request);
+  request.pages_verified = 0;
   Wait(request);
 }
 
@@ -274,23 +239,22 @@ void DecodeWorker::OnCancelled(RequestId id) {
     request->abandoned = true;
     return;
   }
-  if (request->handoff != nullptr && request->handoff->running()) {
-    handoff::DecodeActions actions;
-    request->handoff->OnCancel(actions);
-    Act(id, std::move(actions));
+  if (request->fetch.has_value() && fetcher_.running(*request->fetch)) {
+    fetcher_.Cancel(*request->fetch);
   } else {
     Finish(*request, absl::CancelledError("the request was cancelled"));
   }
 }
 
 void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
+  std::vector<engine::Event> of_readers;
   for (const engine::Event& event : events) {
     if (const auto* cached = std::get_if<engine::CachedPageWrongEvent>(&event)) {
-      core_->ledger().OnWrong(SequenceId(), {&cached->wrong, 1}, tenure::kActionQuarantined,
-                              "a cached page, found by the scrubber or when it was used again");
+      core_->ledger().OnCachedWrong(cached->wrong);
       continue;
     }
     const SequenceId sequence = SequenceOf(event);
+    if (server_ != nullptr && server_->owns(sequence)) of_readers.push_back(event);
     const auto found = by_sequence_.find(sequence);
     if (found == by_sequence_.end()) continue;
     Request& request = requests_.at(found->second);
@@ -330,18 +294,13 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
                },
                event);
   }
+  if (!of_readers.empty()) server_->OnEvents(of_readers);
 }
 
 void DecodeWorker::OnTurn(Clock::time_point now) {
   StartWaiting();
-  const std::vector<RequestId> transferring(transferring_.begin(), transferring_.end());
-  for (RequestId id : transferring) {
-    Request* request = Find(id);
-    if (request == nullptr || request->handoff == nullptr) continue;
-    handoff::DecodeActions actions;
-    request->handoff->OnTick(now, actions);
-    Act(id, std::move(actions));
-  }
+  fetcher_.OnTurn(now);
+  if (server_ != nullptr) server_->OnTurn(now);
   if (now - published_ < kPublishEvery && core_->engine().HasWork()) return;
   published_ = now;
   Publish();
@@ -356,28 +315,19 @@ void DecodeWorker::Publish() {
   counter("requests_total", counters_.requests, "Requests received");
   counter("requests_cancelled_total", counters_.cancelled, "Requests cancelled by their client");
   counter("local_prefills_total", counters_.local_prefills, "Prompts computed by decode itself");
-  counter("handoffs_total", counters_.handoffs, "Handoffs opened");
-  counter("handoffs_completed_total", counters_.handoffs_completed, "Handoffs that covered their prompt");
-  counter("handoffs_failed_total", counters_.handoffs_failed, "Handoffs that failed or were cancelled");
+  counter("handoffs_total", fetcher_.counters().handoffs.started, "Handoffs opened");
+  counter("handoffs_completed_total", fetcher_.counters().handoffs.completed, "Handoffs that covered their prompt");
+  counter("handoffs_failed_total", fetcher_.counters().handoffs.failed, "Handoffs that failed or were cancelled");
   counter("handoff_retries_total", counters_.handoff_retries, "Handoffs opened again after a failure");
-  counter("transfer_reads_total", counters_.reads, "Pages read from peers");
-  counter("transfer_read_failures_total", counters_.reads_failed, "Reads that failed");
-  counter("transfer_late_reads_total", counters_.late_reads, "Reads that ended after their handoff had; nothing of them is used");
-  counter("transfer_read_bytes_total", counters_.read_bytes, "Bytes read from peers");
-  counter("stale_messages_total", counters_.stale_messages, "Messages of another attempt, dropped");
-  size_t in_flight = 0, most = 0;
-  for (const std::shared_ptr<PrefillPeer>& peer : peers_) {
-    in_flight += peer->window().in_flight_bytes();
-    most = std::max(most, peer->window().most_bytes());
+  constexpr std::pair<const char*, const char*> kPlaces[] = {
+      {"prefill", "long"}, {"decode", "no_prefill_worker"}, {"decode", "short"}, {"decode", "cheaper"}};
+  for (size_t i = 0; i < counters_.places.size(); ++i) {
+    metrics.push_back(MakeMetric("prompt_places_total", Metric::COUNTER, static_cast<double>(counters_.places[i]),
+                                 "Where the rest of a prompt that is not held here is computed, and why",
+                                 {{"place", kPlaces[i].first}, {"reason", kPlaces[i].second}}));
   }
-  metrics.push_back(
-      MakeMetric("transfer_in_flight_bytes", Metric::GAUGE, static_cast<double>(in_flight), "Bytes of reads in flight"));
-  metrics.push_back(MakeMetric("transfer_in_flight_bytes_max", Metric::GAUGE, static_cast<double>(most),
-                               "Most bytes of reads ever in flight, of any peer"));
-  metrics.push_back(MakeMetric("transfer_window_bytes", Metric::GAUGE, static_cast<double>(core_->options().transfer_window_bytes),
-                               "The limit of bytes in flight, per peer"));
-  metrics.push_back(MakeHistogram("transfer_seconds", transfer_seconds_, "From asking for a page to its arrival"));
-  metrics.push_back(MakeHistogram("verification_seconds", verification_seconds_, "Verifying a page that arrived"));
+  fetcher_.AddMetrics(metrics);
+  if (server_ != nullptr) server_->AddMetrics(metrics);
   core_->Publish(static_cast<uint32_t>(queue_.size()), std::move(metrics));
 }
 

@@ -2,6 +2,7 @@
 #ifndef COFFERDAM_WORKER_DECODE_WORKER_H_
 #define COFFERDAM_WORKER_DECODE_WORKER_H_
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -11,10 +12,11 @@
 #include <vector>
 
 #include "cofferdam.grpc.pb.h"
-#include "handoff/decode_handoff.h"
 #include "worker/engine_loop.h"
 #include "worker/heartbeat.h"
-#include "worker/prefill_call.h"
+#include "worker/page_fetcher.h"
+#include "worker/page_finder.h"
+#include "worker/page_server.h"
 #include "worker/prefill_peer.h"
 #include "worker/worker.h"
 
@@ -26,8 +28,9 @@ using RequestId = StrongId<struct RequestIdTag, uint64_t>;
 // Everything that is not said to be thread-safe runs on the engine's thread.
 class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient {
  public:
-  static std::unique_ptr<DecodeWorker> Create(std::unique_ptr<WorkerCore> core);
-  // REQUIRES: the gRPC server that this service was registered with is shut down and gone.
+  // Starts the engine's thread and, with a fabric address, serves the region. Errors: those of fabric::Serve.
+  static absl::StatusOr<std::unique_ptr<DecodeWorker>> Create(std::unique_ptr<WorkerCore> core);
+  // REQUIRES: the gRPC server that its services were registered with is shut down and gone.
   ~DecodeWorker() override;
 
   // gRPC's threads.
@@ -36,6 +39,7 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* context,
                                                         const v1::GenerateRequest* request) override;
 
+  std::vector<grpc::Service*> services();
   EngineLoop& loop() { return loop_; }  // thread-safe
 
   // Empty when a prefill worker can be used, or none is needed. Thread-safe.
@@ -55,18 +59,15 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
     v1::Attempt attempt;  // the gateway's
     engine::SequenceSpec spec;
     std::string request_id, domain, cache_salt;
-    uint32_t cached_tokens = 0;  // of its sequence
+    uint32_t cached_tokens = 0;  // of its sequence: found in the prefix cache, or pulled
     bool finish_transfer = false;
     bool abandoned = false;  // its client is gone, and it runs to its first token only
 
     std::optional<SequenceId> sequence;
-    std::shared_ptr<PrefillPeer> peer;
-    std::shared_ptr<fabric::Reader> reader;
-    uint64_t origin = 0;  // the peer's boot id
-    std::shared_ptr<PrefillCall> call;
-    std::unique_ptr<handoff::DecodeHandoff> handoff;
-    handoff::AttemptId handoff_attempt;  // ours, for the prefill worker
+    std::optional<FetchId> fetch;       // under way, or failed and not quiet yet: the sequence stays
+    std::shared_ptr<PrefillPeer> peer;  // of the last handoff
     int handoffs = 0;
+    bool may_pull = true;
     bool retry = false;
     bool recompute = false;  // a handoff brought what was wrong
     uint32_t pages_verified = 0;
@@ -80,9 +81,6 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
 
   // Admission and queue.
   absl::Status Judge(const engine::SequenceSpec& spec);
-  bool NeedsHandoff(const engine::SequenceSpec& spec) const;
-  // Given what the cache holds: whether the rest of the prompt is computed here.
-  bool IsCheaperHere(const Request& request);
   void StartWaiting();
   void Begin(Request& request);
   void Wait(const Request& request) { queue_.emplace(request.spec.order, request.id); }
@@ -91,70 +89,53 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   void OnPreempted(Request& request, const engine::PreemptedEvent& event);
   // A client that has part of an answer gets the rest, whatever prefill workers do.
   bool MayTryAgain(const Request& request) const;
-  void ForgetHandoff(Request& request);
 
-  // Handoff (decode_transfers.cc).
+  // Where prompts are computed and pages come from (decode_fetches.cc).
+  enum class Place : uint8_t { kPrefill, kHereAlone, kHereShort, kHereCheaper };
+  uint64_t LocalTokens() const;
+  bool NeedsHandoff(const engine::SequenceSpec& spec) const;
+  bool PrefillPullsFromHere() const;
+  // Given what is held here: who computes the rest of the prompt.
+  Place WhereToCompute(const Request& request) const;
+  void PlacePrompt(Request& request);
+  // Asks other workers for pages that are missing here; false when there is nothing to ask.
+  bool LookElsewhere(Request& request);
+  void OnFound(Request& request, const PageFinder::Best& best);
+  // Fills in what is the same for all fetches of a request.
+  void StartFetch(Request& request, FetchSpec spec);
+  void OnFetched(Request& request, bool pull, uint32_t pages);
+  void OnFetchFailed(Request& request, bool pull, const FetchFailure& failure);
   // The next one whose pool holds the request; the one that it was at before only for want of another. None when no such
   // worker is ready.
   std::shared_ptr<PrefillPeer> ChoosePeer(const Request& request);
   void OpenHandoff(Request& request);
-  void OnPrefillEvent(RequestId id, uint64_t serial, const v1::PrefillEvent& event);
-  void OnPrefillEnded(RequestId id, uint64_t serial, const absl::Status& status);
-  // Carries actions out; may erase the request.
-  void Act(RequestId id, handoff::DecodeActions actions);
-  void IssueRead(Request& request, const handoff::IssueRead& read);
-  // How one read went, told by the fabric's thread.
-  struct ReadResult {
-    uint32_t ordinal;
-    kv::Arrived at;
-    absl::StatusOr<kv::Arrival> arrival;
-    Clock::duration transfer, verification;
-#ifdef COFFERDAM_FAULTS
-    std::optional<kv::FaultKind> fault{};
-#endif
-  };
-  void OnRead(RequestId id, uint64_t serial, const ReadResult& read);
-  void JudgeSeal(const Request& request, const ReadResult& read);
-  void OfferWindow();
-  // The pages are verified and hold other numbers than this prompt's: nothing ran on them, and another worker is asked.
-  void OnWrongPages(Request& request, kv::CheckKind check, const absl::Status& status);
   void OnReleased(Request& request);
 
   static Ledger::Owner OwnerOf(const Request& request);
-  // The page of a read or of a prompt whose check failed on the way: it retires, and another worker is asked.
-  void RecordOnTheWay(const Request& request, kv::CheckKind kind, PageId page, Generation generation, const std::string& detail);
   void Accept(Request& request);
   void Finish(Request& request, const absl::Status& status);
   Request* Find(RequestId id);
-  // None when the request is gone or is at another handoff.
-  Request* FindHandoff(RequestId id, uint64_t serial);
   void Publish();
-  void CountCalls(int change);  // thread-safe
 
   std::unique_ptr<WorkerCore> core_;
-  handoff::TransferWindow all_peers_;
-  std::vector<std::shared_ptr<PrefillPeer>> peers_;
+  std::vector<std::shared_ptr<PrefillPeer>> peers_, pull_from_;
   size_t next_peer_ = 0;
   std::map<RequestId, Request> requests_;
   std::map<SequenceId, RequestId> by_sequence_;
   std::set<std::pair<uint64_t, RequestId>> queue_;  // by their order: they wait for pages and hold nothing
-  std::set<RequestId> transferring_;
   std::atomic<uint64_t> next_request_{1};
-  uint64_t next_handoff_ = 1;
   Clock::time_point published_{};
 
   struct Counters {
-    uint64_t requests = 0, cancelled = 0, local_prefills = 0;
-    uint64_t handoffs = 0, handoffs_completed = 0, handoffs_failed = 0, handoff_retries = 0;
-    uint64_t reads = 0, reads_failed = 0, late_reads = 0, read_bytes = 0, stale_messages = 0;
+    uint64_t requests = 0, cancelled = 0, local_prefills = 0, handoff_retries = 0;
+    std::array<uint64_t, 4> places{};  // of prompts, by Place
   } counters_;
-  SecondsHistogram transfer_seconds_, verification_seconds_;
-  Mutex calls_mutex_;
-  CondVar calls_changed_;
-  int live_calls_ CD_GUARDED_BY(calls_mutex_) = 0;
+  std::unique_ptr<PageServer> server_;  // null: nobody reads from here
   EngineLoop loop_;
   kv::Zeroer zeroer_{[this] { loop_.Post([] {}); }};  // wakes a loop that waits for pages
   Heartbeats heartbeats_;
+  PageFetcher fetcher_;
+  PageFinder finder_;
 };
 
 }  // namespace cofferdam::worker

@@ -87,4 +87,8 @@ void Ledger::OnWrong(SequenceId sequence, std::span<const engine::WrongPage> pag
   }
 }
 
+void Ledger::OnCachedWrong(const engine::WrongPage& page) {
+  OnWrong(SequenceId(), {&page, 1}, tenure::kActionQuarantined, "a cached page, found by the scrubber or when it was used again");
+}
+
 }  // namespace cofferdam::worker

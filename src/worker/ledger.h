@@ -39,6 +39,9 @@ class Ledger {
   // Checks of these pages failed, before the sequence is said to have ended.
   void OnWrong(SequenceId sequence, std::span<const engine::WrongPage> pages, std::string_view action, std::string_view detail);
 
+  // A page of the prefix cache was found wrong, by the scrubber or when it was to be used again.
+  void OnCachedWrong(const engine::WrongPage& page);
+
   // Requests refused, by the code of their error; the codes are ours, so that they are few.
   const std::map<std::string, uint64_t>& refused() const { return refused_; }
   uint64_t incidents() const { return incidents_; }

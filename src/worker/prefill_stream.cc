@@ -12,38 +12,38 @@ void PrefillStream::Begin(std::shared_ptr<PrefillStream> self) {
 void PrefillStream::OnReadDone(bool ok) {
   if (!ok) {
     // Decode closed its half or is gone: either ends the relation.
-    worker_.loop().Post([&worker = worker_, id = id_] { worker.OnClosed(id); });
+    server_.loop().Post([&server = server_, id = id_] { server.OnClosed(id); });
     End(grpc::Status::CANCELLED);
     return;
   }
   if (!opened_) {
     opened_ = true;
     attempt_ = incoming_.attempt();
-    worker_.loop().Post([&worker = worker_, self = self_, request = std::move(incoming_)]() mutable {
-      worker.OnOpen(std::move(self), std::move(request));
+    server_.loop().Post([&server = server_, self = self_, request = std::move(incoming_)]() mutable {
+      server.OnOpen(std::move(self), std::move(request));
     });
   } else {
-    worker_.loop().Post(
-        [&worker = worker_, id = id_, covered = incoming_.covered_pages()] { worker.OnPeerHeartbeat(id, covered); });
+    server_.loop().Post(
+        [&server = server_, id = id_, covered = incoming_.covered_pages()] { server.OnPeerHeartbeat(id, covered); });
   }
   incoming_.Clear();
   StartRead(&incoming_);
 }
 
 void PrefillStream::OnCancel() {
-  worker_.loop().Post([&worker = worker_, id = id_] { worker.OnClosed(id); });
+  server_.loop().Post([&server = server_, id = id_] { server.OnClosed(id); });
   End(grpc::Status::CANCELLED);
 }
 
 void PrefillStream::OnDone() {
-  worker_.loop().Post([&worker = worker_, id = id_] { worker.OnClosed(id); });
+  server_.loop().Post([&server = server_, id = id_] { server.OnClosed(id); });
   self_.reset();
 }
 
 void PrefillStream::Beat() {
   v1::PrefillEvent event;
   *event.mutable_attempt() = attempt_;
-  event.mutable_heartbeat()->set_steps(worker_.steps());
+  event.mutable_heartbeat()->set_steps(server_.steps());
   writes_.SendIfIdle(std::move(event));
 }
 

@@ -6,7 +6,7 @@
 
 #include "cofferdam.grpc.pb.h"
 #include "worker/heartbeat.h"
-#include "worker/prefill_worker.h"
+#include "worker/page_server.h"
 #include "worker/write_queue.h"
 
 namespace cofferdam::worker {
@@ -14,7 +14,7 @@ namespace cofferdam::worker {
 // Lives until gRPC is done with it and nobody else holds it.
 class PrefillStream final : public grpc::ServerBidiReactor<v1::PrefillRequest, v1::PrefillEvent>, public Beating {
  public:
-  PrefillStream(PrefillWorker& worker, RunId id) : worker_(worker), id_(id), writes_(*this) {}
+  PrefillStream(PageServer& server, RunId id) : server_(server), id_(id), writes_(*this) {}
   // Starts reading; `self` keeps it alive until OnDone.
   void Begin(std::shared_ptr<PrefillStream> self);
 
@@ -30,7 +30,7 @@ class PrefillStream final : public grpc::ServerBidiReactor<v1::PrefillRequest, v
   void OnDone() override;
 
  private:
-  PrefillWorker& worker_;
+  PageServer& server_;
   const RunId id_;
   ServerWrites<PrefillStream, v1::PrefillEvent> writes_;
   std::shared_ptr<PrefillStream> self_;

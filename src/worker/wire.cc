@@ -33,6 +33,12 @@ handoff::AttemptId FromWire(const v1::Attempt& wire) { return {.boot_id = wire.b
 
 std::string ToWire(const kv::Digest128& digest) { return {digest.begin(), digest.end()}; }
 
+absl::StatusOr<kv::Digest128> DigestFromWire(const std::string& wire) {
+  kv::Digest128 digest{};
+  if (!TakeDigest(wire, digest)) return absl::InvalidArgumentError("a digest has 16 bytes");
+  return digest;
+}
+
 void ToWire(const kv::CheckCounts& checks, v1::Finished* wire) {
   for (const kv::CheckKind kind : kv::kAllCheckKinds) {
     if (checks[kind].made == 0) continue;

@@ -28,6 +28,8 @@ void ToWire(const handoff::AnnouncedPage& page, v1::SealedPage* wire);
 absl::StatusOr<handoff::AnnouncedPage> FromWire(const v1::SealedPage& wire);
 
 std::string ToWire(const kv::Digest128& digest);
+// InvalidArgument when it has not 16 bytes.
+absl::StatusOr<kv::Digest128> DigestFromWire(const std::string& wire);
 
 // The checks that were made, by kind. A kind that was not is left out.
 void ToWire(const kv::CheckCounts& checks, v1::Finished* wire);

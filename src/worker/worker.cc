@@ -96,8 +96,8 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
   if (absl::Status status = core->SizePool(); !status.ok()) return status;
 
   const size_t bytes = core->pages_ * core->layout().page_bytes();
-  // Only a prefill worker's pool is read by others.
-  auto region = options.role == "prefill" ? fabric::SharedRegion::CreateShared(bytes) : fabric::SharedRegion::CreatePrivate(bytes);
+  const bool is_read_by_others = !options.fabric_address.empty();
+  auto region = is_read_by_others ? fabric::SharedRegion::CreateShared(bytes) : fabric::SharedRegion::CreatePrivate(bytes);
   if (!region.ok()) return region.status();
   core->region_ = *std::move(region);
   core->pool_ = std::make_unique<kv::Pool>(core->layout(), core->region_->bytes(), core->boot_id_,
@@ -167,7 +167,7 @@ std::vector<std::string> WorkerCore::ChecksThatAreOn() const {
   std::vector<std::string> checks{"tags", "seals", "zeroing"};
   if (options_.verify_reads.mode != engine::VerifyReads::Mode::kTags)
     checks.push_back(absl::StrCat("payload=", engine::ToString(options_.verify_reads)));
-  if (options_.verify_content && options_.role == "decode") checks.emplace_back("content");
+  if (options_.verify_content && (options_.role == "decode" || !options_.pull_addresses.empty())) checks.emplace_back("content");
   if (options_.scrub_bytes_per_second > 0) checks.push_back(absl::StrCat("scrub=", options_.scrub_bytes_per_second, "B/s"));
   if (options_.self_test) checks.emplace_back("non_interference");
   return checks;
@@ -269,6 +269,7 @@ void WorkerCore::Publish(uint32_t waiting, std::vector<v1::Metric> role_metrics)
   info.set_running(static_cast<uint32_t>(engine_->sequences()));
   info.set_waiting(waiting);
   info.set_fabric_address(options_.fabric_address);
+  info.mutable_pull_from()->Assign(options_.pull_addresses.begin(), options_.pull_addresses.end());
   info.set_model_hash(model_hash_);
   AddMetrics(checks, info);
 #ifdef COFFERDAM_FAULTS

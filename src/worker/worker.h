@@ -28,8 +28,9 @@ struct WorkerOptions {
   std::string role;  // "prefill" or "decode"
   std::string model_path;
   std::string address;                         // where gRPC listens: "unix:PATH" or loopback
-  std::string fabric_address;                  // "shm:PATH", prefill only
+  std::string fabric_address;                  // "shm:PATH", where others read pages; decode: empty when none do
   std::vector<std::string> prefill_addresses;  // decode only
+  std::vector<std::string> pull_addresses;     // workers whose cached pages are pulled
   kv::Key cluster_secret{};
   uint64_t context_length = 0;  // 0: the model's own
   uint64_t kv_tokens = 0;       // 0: from the memory that is available
@@ -71,6 +72,10 @@ class WorkerCore {
   const std::string& model_hash() const { return model_hash_; }
   uint64_t boot_id() const { return boot_id_; }
   const fabric::SharedRegion& region() const { return *region_; }
+
+  uint64_t pool_pages() const { return pages_; }
+  // Thread-safe.
+  const kv::PageIndex& cached_pages() const { return engine_->cache().index(); }
 
   // The engine's thread only, once the loop runs.
   engine::Engine& engine() { return *engine_; }
