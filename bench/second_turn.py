@@ -7,6 +7,9 @@ first token, and the ratio of the pairs with its 95% interval.
 
     scripts/up --port 8000 &
     bench/second_turn.py --port 8000 --tokens 2000 --pairs 20
+
+With --first-port the first turn goes to another server: the workers behind --port have never seen the conversation and must pull
+its pages from there (--pull-from).
 """
 import argparse
 import http.client
@@ -45,18 +48,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--first-port", type=int, help="of the server that gets the first turns (default: the same)")
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--more", type=int, default=40)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--vocabulary", type=int, default=700, help="token ids are drawn from 100 to this")
     options = parser.parse_args()
     connection = http.client.HTTPConnection(options.host, options.port, timeout=600)
+    first_connection = connection
+    if options.first_port is not None:
+        first_connection = http.client.HTTPConnection(options.host, options.first_port, timeout=600)
     draw = random.Random(7)
     run = random.SystemRandom().randrange(1 << 60)  # what an earlier run left is not found
     warm, cold, ratios, hits = [], [], [], []
     for pair in range(options.pairs + 1):  # the first warms up
         prompt = [draw.randrange(100, options.vocabulary) for _ in range(options.tokens + options.more)]
-        first_token_seconds(connection, prompt[:options.tokens], f"{run}-{pair}")
+        first_token_seconds(first_connection, prompt[:options.tokens], f"{run}-{pair}")
         arms = [("warm", f"{run}-{pair}"), ("cold", f"{run}-{pair}-cold")]
         if pair % 2 == 1:
             arms.reverse()
