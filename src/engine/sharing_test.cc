@@ -48,6 +48,44 @@ class SharingTest : public EngineTest {
     Flip(page, 10);
     return page;
   }
+  // Another engine, which has computed all tokens of a prompt but the last.
+  struct Peer {
+    Peer(SharingTest& test, SequenceSpec spec)
+        : memory(kPages * test.model_->layout().page_bytes()),
+          pool(test.model_->layout(), memory, 8, kv::ReuseOrder::kFifo),
+          engine({.role = "peer", .context_tokens = 512, .chunk_tokens = 64}, *test.executor_, pool) {
+      spec.tokens.pop_back();
+      spec.sampling.reset();
+      const SequenceId source = std::get<Engine::Started>(engine.Start(spec)).sequence;
+      engine.Run(source);
+      std::vector<Event> events;
+      while (engine.HasWork()) engine.Step(events);
+      sealed = engine.SealedPages(source);
+    }
+    std::vector<std::byte> memory;
+    kv::Pool pool;
+    Engine engine;
+    std::vector<SealedEvent> sealed;
+  };
+  // Pages from `first` up to `end`, as if that worker had sent them.
+  void Adopt(const Peer& peer, SequenceId sink, uint32_t first, uint32_t end, uint64_t origin) {
+    for (uint32_t i = first; i < end; ++i) {
+      const SealedEvent& page = peer.sealed[i];
+      const auto view = engine_->PageAt(sink, page.ordinal);
+      std::ranges::copy(const_cast<kv::Pool&>(peer.pool).Payload(page.page), view.payload.begin());
+      const kv::Arrival arrival = kv::VerifyArrived(model_->layout(), view, page.seal, page.seal.identity, page.seal.tokens);
+      ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival), origin).ok());
+    }
+  }
+  // Of the first `tokens` of a prompt, held for a reader.
+  std::optional<SequenceId> Hold(const std::string& domain, const std::vector<TokenId>& prompt, size_t tokens) {
+    SequenceSpec spec = Of(domain, {prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(tokens)}, 0);
+    spec.sampling.reset();
+    return engine_->HoldCached(spec);
+  }
+  size_t Indexed(const std::string& domain, const std::vector<TokenId>& prompt) const {
+    return engine_->cache().index().CountPrefix(kv::PageIdentities(kv::DomainKey({}, domain), model_->layout(), prompt));
+  }
   uint64_t In(kv::PageState state) const { return pool_->counts().by_state[static_cast<size_t>(state)]; }
 };
 
@@ -230,23 +268,9 @@ TEST_F(SharingTest, AFullCacheLeavesRoomAhead) {
 TEST_F(SharingTest, PagesOfAWorkerThatWasWrongAreNotUsedAgain) {
   const std::vector<TokenId> prompt = Prompt(9, 70);
   constexpr uint64_t kPeer = 77;
-  std::vector<std::byte> memory(kPages * model_->layout().page_bytes());
-  kv::Pool pool(model_->layout(), memory, 8, kv::ReuseOrder::kFifo);
-  Engine peer({.role = "peer", .context_tokens = 512, .chunk_tokens = 64}, *executor_, pool);
-  SequenceSpec spec = Of("a", {prompt.begin(), prompt.end() - 1}, 0);
-  spec.sampling.reset();
-  const SequenceId source = std::get<Engine::Started>(peer.Start(spec)).sequence;
-  peer.Run(source);
-  std::vector<Event> events;
-  while (peer.HasWork()) peer.Step(events);
-
+  Peer peer(*this, Of("a", prompt, 0));
   const SequenceId sink = Start(Of("a", prompt, 30));
-  for (const SealedEvent& page : peer.SealedPages(source)) {
-    const auto view = engine_->PageAt(sink, page.ordinal);
-    std::ranges::copy(pool.Payload(page.page), view.payload.begin());
-    const kv::Arrival arrival = kv::VerifyArrived(model_->layout(), view, page.seal, page.seal.identity, page.seal.tokens);
-    ASSERT_TRUE(engine_->Adopt(sink, page.ordinal, std::get<kv::Verified>(arrival), kPeer).ok());
-  }
+  Adopt(peer, sink, 0, 5, kPeer);
   ASSERT_TRUE(engine_->CheckAdopted(sink).ok());
   engine_->Run(sink);
   StepAll();
@@ -263,6 +287,63 @@ TEST_F(SharingTest, PagesOfAWorkerThatWasWrongAreNotUsedAgain) {
   engine_->Run(again);
   StepAll();
   EXPECT_EQ(tokens_[again], Alone(Of("a", prompt, 30))) << "who holds such pages already is judged by the checks";
+}
+
+TEST_F(SharingTest, CachedPagesAreHeldForReadersAllOrNoneAndNothingIsReserved) {
+  const std::vector<TokenId> prompt = Prompt(12, 5 * 16 + 3);
+  Ask(Of("a", prompt, 2));
+  const uint64_t reserved = pool_->counts().reserved_total;
+  EXPECT_FALSE(Hold("b", prompt, 2 * 16).has_value()) << "another domain's";
+  EXPECT_FALSE(Hold("a", prompt, 2 * 16 + 1).has_value()) << "a partial page is never shared";
+  EXPECT_FALSE(Hold("a", prompt, 0).has_value());
+  EXPECT_FALSE(Hold("a", Prompt(13, 2 * 16), 2 * 16).has_value()) << "other tokens";
+  const std::optional<SequenceId> held = Hold("a", prompt, 5 * 16);
+  ASSERT_TRUE(held.has_value());
+  EXPECT_EQ(engine_->SealedPages(*held).size(), 5u);
+  EXPECT_EQ(pool_->counts().reserved_total, reserved);
+  EXPECT_EQ(Indexed("a", prompt), 5u);
+  EXPECT_EQ(Indexed("b", prompt), 0u);
+  // They can not be evicted under their reader.
+  std::vector<SequenceId> others;
+  for (unsigned seed = 20; const auto other = StartWhenThereIsRoom(Of("c", Prompt(seed, 8 * 16), 1)); ++seed)
+    others.push_back(*other);
+  EXPECT_GE(others.size(), (kPages - 5) / 9);
+  EXPECT_EQ(Indexed("a", prompt), 5u);
+  for (const SequenceId other : others) engine_->Release(other);
+  engine_->Release(*held);
+  EXPECT_EQ(engine_->ForgetCached(Of("a", prompt, 2)), 5u);
+  EXPECT_EQ(Indexed("a", prompt), 0u);
+}
+
+TEST_F(SharingTest, AHeldPageThatIsBadIsFoundBeforeAReaderHearsOfIt) {
+  const std::vector<TokenId> prompt = Prompt(15, 4 * 16 + 3);
+  SpoilCached(prompt, 2);
+  EXPECT_FALSE(Hold("a", prompt, 4 * 16).has_value());
+  const std::optional<SequenceId> held = Hold("a", prompt, 2 * 16);
+  EXPECT_TRUE(held.has_value()) << "what comes before it is good";
+  engine_->Release(held.value_or(SequenceId()));
+}
+
+TEST_F(SharingTest, AdoptedPagesAreFoundBeforeTheirSequenceRunsAndMoreMayFollow) {
+  const std::vector<TokenId> prompt = Prompt(16, 70);
+  Peer peer(*this, Of("a", prompt, 0));
+  const SequenceId sink = Start(Of("a", prompt, 30));
+  Adopt(peer, sink, 0, 3, 71);
+  EXPECT_FALSE(Hold("a", prompt, 3 * 16).has_value()) << "nobody has checked them";
+  ASSERT_TRUE(engine_->CheckAdopted(sink).ok());
+  const uint64_t checked = Made(kv::CheckKind::kContent);
+  engine_->ShareAdopted(sink);
+  const std::optional<SequenceId> held = Hold("a", prompt, 3 * 16);
+  ASSERT_TRUE(held.has_value());
+  Adopt(peer, sink, 3, 5, 72);
+  ASSERT_TRUE(engine_->CheckAdopted(sink).ok());
+  EXPECT_EQ(Made(kv::CheckKind::kContent), checked + 2) << "each page once";
+  engine_->Run(sink);
+  StepAll();
+  EXPECT_EQ(tokens_[sink], Alone(Of("a", prompt, 30)));
+  engine_->Release(*held);
+  EXPECT_EQ(engine_->DropOrigin(72), 3u) << "a whole one of the second worker, and what was computed behind it";
+  EXPECT_EQ(Ask(Of("a", prompt, 4)).second, 3u);
 }
 
 }  // namespace

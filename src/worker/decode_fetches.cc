@@ -3,13 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/error.h"
 #include "base/faults.h"
 #include "base/log.h"
 #include "worker/decode_worker.h"
-#include "worker/generate_stream.h"
-#include "worker/wire.h"
 
 namespace cofferdam::worker {
 namespace {

@@ -233,15 +233,20 @@ void PageFetcher::RecordOnTheWay(const Fetch& fetch, kv::CheckKind kind, PageId 
 }
 
 void PageFetcher::OfferWindow() {
-  // Oldest first: one that was refused bytes is asked again before younger ones take them. Acting may end any of them.
+  // Oldest first: one that was refused bytes is asked again before younger ones take them.
+  ActOnAll([](handoff::DecodeHandoff& handoff, handoff::DecodeActions& actions) { handoff.OnWindowFree(actions); });
+}
+
+void PageFetcher::ActOnAll(const std::function<void(handoff::DecodeHandoff&, handoff::DecodeActions&)>& event) {
+  // Acting may end any of them, and owners may start others.
   std::vector<FetchId> ids;
   for (const auto& [id, fetch] : fetches_) ids.push_back(id);
   for (const FetchId id : ids) {
     Fetch* fetch = Find(id);
     if (fetch == nullptr) continue;
     handoff::DecodeActions actions;
-    fetch->handoff->OnWindowFree(actions);
-    if (!actions.empty()) Act(id, std::move(actions));
+    event(*fetch->handoff, actions);
+    Act(id, std::move(actions));
   }
 }
 
@@ -324,15 +329,7 @@ void PageFetcher::OnWrongPages(const Fetch& fetch, kv::CheckKind check, const ab
 }
 
 void PageFetcher::OnTurn(Clock::time_point now) {
-  std::vector<FetchId> ids;
-  for (const auto& [id, fetch] : fetches_) ids.push_back(id);
-  for (const FetchId id : ids) {
-    Fetch* fetch = Find(id);
-    if (fetch == nullptr) continue;
-    handoff::DecodeActions actions;
-    fetch->handoff->OnTick(now, actions);
-    Act(id, std::move(actions));
-  }
+  ActOnAll([now](handoff::DecodeHandoff& handoff, handoff::DecodeActions& actions) { handoff.OnTick(now, actions); });
 }
 
 void PageFetcher::AddMetrics(std::vector<v1::Metric>& metrics) const {

@@ -57,7 +57,7 @@ struct FetchCallbacks {
   std::function<void()> on_quiet;
 };
 
-// The engine's thread only, but for the constructor and Stop.
+// The engine's thread only, but for what comes before the loop runs (constructor, PeerAt), and Stop.
 class PageFetcher {
  public:
   // `core`, `loop` and `heartbeats` are not owned and outlive Stop. `peers`: how many there will be, at most.
@@ -118,6 +118,8 @@ class PageFetcher {
   void OnRead(FetchId id, const ReadResult& read);
   void JudgeSeal(const Fetch& fetch, const ReadResult& read);
   void OfferWindow();
+  // Tells every fetch of something, oldest first, and carries out what comes of it.
+  void ActOnAll(const std::function<void(handoff::DecodeHandoff&, handoff::DecodeActions&)>& event);
   // False when the page could not be adopted: then the fetch has failed.
   bool Adopt(FetchId id, const handoff::Adopt& adopt);
   void OnComplete(FetchId id);

@@ -94,8 +94,9 @@ absl::Status PageServer::Judge(const v1::Open& open, const engine::SequenceSpec&
   if (absl::Status status = core_.engine().CheckSpec(spec); !status.ok()) return status;
   if (open.first_page() >= core_.layout().PagesFor(spec.tokens.size()))
     return absl::InvalidArgumentError("first_page must leave at least one page of the prompt");
-  if (open.cached_only() || queue_.size() < core_.options().max_queue) return absl::OkStatus();
-  return WithFacts(absl::ResourceExhaustedError("the prefill worker's queue is full"),
+  // A run that is served from the cache waits for nothing, but it pins pages: so many at once, too.
+  if ((open.cached_only() ? runs_.size() : queue_.size()) < core_.options().max_queue) return absl::OkStatus();
+  return WithFacts(absl::ResourceExhaustedError(absl::StrCat("the ", core_.options().role, " worker's queue is full")),
                    {.code = std::string(error_code::kQueueFull), .retry_after_s = 1});
 }
 

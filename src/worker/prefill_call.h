@@ -1,4 +1,4 @@
-// One Prefill.Run stream on decode's side. It passes messages between gRPC's threads and the engine's.
+// One Prefill.Run stream on the side that fetches. It passes messages between gRPC's threads and the engine's.
 #ifndef COFFERDAM_WORKER_PREFILL_CALL_H_
 #define COFFERDAM_WORKER_PREFILL_CALL_H_
 

@@ -47,7 +47,7 @@ PrefillPeer::State PrefillPeer::state() const {
 
 void PrefillPeer::SetDown(std::string why) {
   MutexLock lock(mutex_);
-  if (state_.why_not != why) log::warn("prefill worker {} is not used: {}", address_, why);
+  if (state_.why_not != why) log::warn("worker {} is not used: {}", address_, why);
   state_.ready = false;
   state_.why_not = std::move(why);
 }
@@ -82,7 +82,7 @@ void PrefillPeer::Refresh() {
     auto connected = fabric::Connect(info.fabric_address(), layout_.id(), kConnectWithin);
     if (!connected.ok()) return SetDown(std::string(connected.status().message()));
     reader = *std::move(connected);
-    log::info("prefill worker {} is connected: {} tokens of KV, context {}", address_, info.kv_tokens(), info.context_tokens());
+    log::info("worker {} is connected: {} tokens of KV, context {}", address_, info.kv_tokens(), info.context_tokens());
   }
   MutexLock lock(mutex_);
   // `reader` keeps the old one, if any, so that it is not destroyed (which waits for its thread) under the lock.

@@ -1,4 +1,4 @@
-// A decode worker's knowledge of, and connections to, one prefill worker.
+// A worker's knowledge of, and connections to, another one whose pages it reads: a prefill worker, or any that it pulls from.
 #ifndef COFFERDAM_WORKER_PREFILL_PEER_H_
 #define COFFERDAM_WORKER_PREFILL_PEER_H_
 

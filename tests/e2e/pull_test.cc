@@ -63,6 +63,13 @@ class Pull : public testing::Test {
     })) << LogOf(name);
   }
 
+  // Two decode workers, of which the second pulls from the first.
+  void StartWarmAndCold() {
+    Start("decode", "warm");
+    Start("decode", "cold", {"--pull-from", Socket("warm")});
+    AwaitPeers("cold", 1);
+  }
+
   struct Answer {
     Tokens tokens;
     uint32_t cached_tokens = 0;
@@ -126,9 +133,7 @@ class Pull : public testing::Test {
 };
 
 TEST_F(Pull, AColdWorkerTakesTheConversationThatAnotherHolds) {
-  Start("decode", "warm");
-  Start("decode", "cold", {"--pull-from", Socket("warm")});
-  AwaitPeers("cold", 1);
+  StartWarmAndCold();
   const Tokens prompt = Numbers(1, 20 * kPageTokens + 5);
   const Tokens expected = Ask("warm", prompt, 8).tokens;
   const Answer answer = Ask("cold", prompt, 8);
@@ -146,9 +151,7 @@ TEST_F(Pull, AColdWorkerTakesTheConversationThatAnotherHolds) {
 }
 
 TEST_F(Pull, NothingIsFoundAcrossDomains) {
-  Start("decode", "warm");
-  Start("decode", "cold", {"--pull-from", Socket("warm")});
-  AwaitPeers("cold", 1);
+  StartWarmAndCold();
   const Tokens prompt = Numbers(2, 8 * kPageTokens + 5);
   const Tokens expected = Ask("warm", prompt, 8, "one").tokens;
   const Answer other = Ask("cold", prompt, 8, "two");
@@ -201,9 +204,7 @@ TEST_F(Pull, AColdPairGoesOnFromTheThirdWorkersPages) {
 }
 
 TEST_F(Pull, AWorkerThatDiesIsDoneWithout) {
-  Start("decode", "warm");
-  Start("decode", "cold", {"--pull-from", Socket("warm")});
-  AwaitPeers("cold", 1);
+  StartWarmAndCold();
   const Tokens prompt = Numbers(7, 8 * kPageTokens + 5);
   const Tokens expected = Ask("warm", prompt, 8).tokens;
   processes_.erase("warm");
