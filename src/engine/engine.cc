@@ -255,6 +255,7 @@ void Engine::Run(SequenceId id) {
   Sequence& sequence = Get(id);
   CD_CHECK(sequence.state == SequenceState::kWaiting, "a sequence is let run once");
   CoverAdopted(sequence);
+  CopyFromFork(sequence);
   if (FaultIsOn(Fault::kCoverageNotCounted) && sequence.generates())
     sequence.fed.assign(sequence.tokens.begin(), sequence.tokens.end() - 1);
   const bool complete = sequence.covered() == sequence.tokens.size();
@@ -289,7 +290,12 @@ void Engine::Share(Sequence& sequence, uint32_t ordinal) {
   sequence.pages[ordinal] = std::visit([](auto& page) { return PageRef(std::move(page)); }, result);
 }
 
-uint64_t Engine::DropOrigin(uint64_t origin) { return cache_.DropOrigin(origin, NowUnderWay()); }
+uint64_t Engine::DropOrigin(uint64_t origin) {
+  for (const auto& [id, sequence] : sequences_) {
+    if (std::ranges::find(sequence->origins, origin) != sequence->origins.end()) sequence->may_be_copied = false;
+  }
+  return cache_.DropOrigin(origin, NowUnderWay());
+}
 
 void Engine::Release(SequenceId id) {
   const auto found = sequences_.find(id);

@@ -91,6 +91,12 @@ struct GrownEvent {
   PageId page;
   Generation generation;
 };
+// The sequence starts with a copy of what it found in this page of another one: it has read it.
+struct CopiedEvent {
+  SequenceId sequence;
+  PageId page;
+  Generation generation;
+};
 // The sequence had to give its pages back to those before it, and is gone. One that is started with what it generated at the end
 // of its tokens, as resumed ones, goes on as if nothing had happened.
 struct PreemptedEvent {
@@ -108,7 +114,8 @@ struct FailedEvent {
 struct CachedPageWrongEvent {
   WrongPage wrong;
 };
-using Event = std::variant<TokenEvent, FinishedEvent, SealedEvent, GrownEvent, PreemptedEvent, FailedEvent, CachedPageWrongEvent>;
+using Event = std::variant<TokenEvent, FinishedEvent, SealedEvent, GrownEvent, CopiedEvent, PreemptedEvent, FailedEvent,
+                           CachedPageWrongEvent>;
 
 // Whose event it is; none's, of a cached page.
 inline SequenceId SequenceOf(const Event& event) {
@@ -138,7 +145,8 @@ struct EngineCounters {
   uint64_t pages_adopted = 0;
   uint64_t pages_sealed = 0;
   uint64_t pages_grown = 0;
-  uint64_t stalls = 0;  // steps that a sequence sat out for want of a page
+  uint64_t tokens_copied = 0;  // from pages that other sequences were filling
+  uint64_t stalls = 0;         // steps that a sequence sat out for want of a page
   uint64_t preemptions = 0;
   uint64_t preempted_tokens = 0;  // that were covered, and must be again
 };
@@ -196,6 +204,8 @@ class Engine {
   uint32_t CachedPages(SequenceId sequence);
   // Of those, how many from the first came from a peer.
   uint32_t CachedPagesOfPeers(SequenceId sequence);
+  // How many tokens behind the cached pages Run would copy now, from a page that another sequence of the domain fills.
+  uint32_t TokensToCopy(SequenceId sequence);
   // The sealed pages of a sequence, in order: what SealedEvents say, for those that were found in the cache.
   std::vector<SealedEvent> SealedPages(SequenceId sequence);
   void HoldForTransfer(SequenceId sequence, uint32_t ordinal);
@@ -218,7 +228,8 @@ class Engine {
   // at once, for others to find while this sequence still waits for more.
   void ShareAdopted(SequenceId sequence);
   // I5: lets the sequence run; a prefill-only one whose pages were all found is done at once. Tokens in adopted pages, counted from
-  // the start without a gap, are not computed again.
+  // the start without a gap, are not computed again; nor are those that another sequence of the domain has in a page which it
+  // fills.
   void Run(SequenceId sequence);
 
   // Nothing is found in the cache any more that begins as this prompt does. Returns how many pages that were.
@@ -284,6 +295,14 @@ class Engine {
   std::vector<kv::PrefixCache::Pin> KeepGood(const SequenceSpec& spec, size_t most_pages, std::vector<kv::PrefixCache::Pin> cached);
   // Counts adopted pages as covered, from where that ended before.
   void CoverAdopted(Sequence& sequence);
+  // Forks (fork.cc).
+  struct Fork {
+    const Sequence* from = nullptr;
+    uint32_t tokens = 0;  // of the page that follows the sealed ones
+  };
+  // Who has most of the page that this sequence is to fill next; both have the same pages before it.
+  Fork FindFork(const Sequence& sequence) const;
+  void CopyFromFork(Sequence& sequence);
   SequenceId Make(SequenceSpec spec, std::vector<kv::PrefixCache::Pin> cached, std::vector<kv::PageHandle> pages);
   void CondemnCached(const kv::PageHandle& page, std::vector<Event>& events);
   absl::Status Judge(const SequenceSpec& spec) const;

@@ -75,6 +75,7 @@ struct Engine::Sequence {
   std::vector<std::optional<kv::Seal>> adopted;  // by ordinal
   uint32_t cached_pages = 0;                     // from the start: found in the prefix cache
   std::vector<uint64_t> origins;                 // of the adopted pages behind those: the worker that sent each
+  bool may_be_copied = true;                     // nothing of it came from a worker that was found wrong
   uint32_t checked_pages = 0;                    // from the start: CheckAdopted has looked at them
   uint32_t sealed_pages = 0;                     // from the start, without a gap
   kv::IdentityChain chain;                       // stands behind the last sealed page

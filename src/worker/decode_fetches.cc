@@ -34,10 +34,14 @@ bool DecodeWorker::PrefillPullsFromHere() const {
   });
 }
 
+uint64_t DecodeWorker::MissingTokens(const Request& request) const {
+  return request.spec.tokens.size() - 1 - request.cached_tokens - core_->engine().TokensToCopy(*request.sequence);
+}
+
 DecodeWorker::Place DecodeWorker::WhereToCompute(const Request& request) const {
   if (peers_.empty()) return Place::kHereAlone;
   const uint64_t covered = request.spec.tokens.size() - 1;
-  const uint64_t here = covered - request.cached_tokens;
+  const uint64_t here = MissingTokens(request);
   if (here < LocalTokens()) return Place::kHereShort;
   // What a prefill worker would have to compute is guessed: it may still hold what it once sent, and gets what lies here if it can.
   const uint64_t there = PrefillPullsFromHere() ? here
@@ -56,8 +60,8 @@ void DecodeWorker::PlacePrompt(Request& request) {
 bool DecodeWorker::LookElsewhere(Request& request) {
   const uint32_t page_tokens = core_->layout().page_tokens();
   const size_t whole_pages = (request.spec.tokens.size() - 1) / page_tokens;
-  const uint64_t missing = request.spec.tokens.size() - 1 - request.cached_tokens;
-  if (!request.may_pull || request.recompute || missing < LocalTokens() || request.cached_tokens >= whole_pages * page_tokens)
+  if (!request.may_pull || request.recompute || MissingTokens(request) < LocalTokens() ||
+      request.cached_tokens >= whole_pages * page_tokens)
     return false;
   const std::span<const TokenId> covered(request.spec.tokens.data(), whole_pages * page_tokens);
   return finder_.Ask(pull_from_, kv::PageIdentities(request.spec.domain_key, core_->layout(), covered),

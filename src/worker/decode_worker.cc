@@ -287,7 +287,8 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
                                              request.pages_verified);
                      Finish(request, failed.status);
                    },
-                   [&](const engine::GrownEvent& grown) { core_->ledger().OnGrown(sequence, grown.page, grown.generation); },
+                   [&](const engine::GrownEvent& grown) { core_->ledger().OnTook(sequence, grown.page, grown.generation); },
+                   [&](const engine::CopiedEvent& copied) { core_->ledger().OnTook(sequence, copied.page, copied.generation); },
                    [&](const engine::PreemptedEvent& preempted) { OnPreempted(request, preempted); },
                    [](const engine::SealedEvent&) {},
                    [](const engine::CachedPageWrongEvent&) {},

@@ -96,6 +96,8 @@ class DecodeWorker final : public v1::Decode::CallbackService, public LoopClient
   bool NeedsHandoff(const engine::SequenceSpec& spec) const;
   bool PrefillPullsFromHere() const;
   // Given what is held here: who computes the rest of the prompt.
+  // Of its prompt, that neither lie here nor can be copied: to be computed, by whomever.
+  uint64_t MissingTokens(const Request& request) const;
   Place WhereToCompute(const Request& request) const;
   void PlacePrompt(Request& request);
   // Asks other workers for pages that are missing here; false when there is nothing to ask.

@@ -16,7 +16,7 @@ void Ledger::OnStarted(const engine::Engine& engine, SequenceId sequence, const 
   Took(sequence, time, engine.TenuresOf(sequence));
 }
 
-void Ledger::OnGrown(SequenceId sequence, PageId page, Generation generation) {
+void Ledger::OnTook(SequenceId sequence, PageId page, Generation generation) {
   const std::pair tenure{page, generation};
   if (live_.contains(sequence)) Took(sequence, tenure::WallClock(), {&tenure, 1});
 }

@@ -31,8 +31,8 @@ class Ledger {
 
   // All pages of a sequence that has just started.
   void OnStarted(const engine::Engine& engine, SequenceId sequence, const Owner& owner);
-  // A page that a sequence took later.
-  void OnGrown(SequenceId sequence, PageId page, Generation generation);
+  // A page that a sequence took later, or of which it copied.
+  void OnTook(SequenceId sequence, PageId page, Generation generation);
   // Its pages were let go; a sequence that is not known, or has ended before, is ignored.
   void OnEnded(SequenceId sequence, tenure::Outcome outcome, uint64_t generated_tokens, uint64_t pages_verified);
   void OnRejected(const Owner& owner, const absl::Status& status);

@@ -327,6 +327,8 @@ void PageServer::OnEvents(const std::vector<engine::Event>& events) {
       sealed[page->sequence].push_back(*page);
     } else if (const auto* failed = std::get_if<engine::FailedEvent>(&event)) {
       OnFailed(*failed);
+    } else if (const auto* copied = std::get_if<engine::CopiedEvent>(&event)) {
+      core_.ledger().OnTook(copied->sequence, copied->page, copied->generation);
     }
   }
   for (auto& [sequence, pages] : sealed) {

@@ -221,6 +221,8 @@ void WorkerCore::AddMetrics(const kv::CheckCounts& checks, v1::WorkerInfo& info)
                                    "Time of the engine's thread in checks; bytes checked while attention reads them come on top");
   add("kv_pages_adopted_total", Metric::COUNTER, done.pages_adopted, "Pages adopted from a peer");
   add("kv_pages_grown_total", Metric::COUNTER, done.pages_grown, "Pages that sequences took after their start");
+  add("kv_tokens_copied_total", Metric::COUNTER, done.tokens_copied,
+      "Tokens copied from pages that other answers to the prompt fill");
   add("growth_stalls_total", Metric::COUNTER, done.stalls, "Steps that a sequence sat out for want of a page");
   add("preemptions_total", Metric::COUNTER, done.preemptions, "Sequences that gave their pages back to older ones, to go on later");
   add("preempted_tokens_total", Metric::COUNTER, done.preempted_tokens, "Tokens of those that are covered a second time");
