@@ -105,6 +105,8 @@ bool Process::Says(const std::string& text, std::chrono::milliseconds longest) c
   return Eventually([&] { return log().find(text) != std::string::npos; }, longest);
 }
 
+void Process::Signal(int signal) const { kill(pid_, signal); }
+
 Cluster::Cluster(std::vector<std::string> arguments, Mode mode)
     : arguments_(std::move(arguments)), mode_(mode), folder_(NewFolder()) {}
 

@@ -47,6 +47,7 @@ class Process {
   std::string log() const;
   // Whether `text` comes in its output.
   bool Says(const std::string& text, std::chrono::milliseconds longest = 10000ms) const;
+  void Signal(int signal) const;
 
  private:
   std::string log_path_;

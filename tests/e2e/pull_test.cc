@@ -2,10 +2,12 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "e2e/cluster.h"
 
@@ -79,6 +81,7 @@ class Pull : public testing::Test {
     const auto stub = v1::Decode::NewStub(grpc::CreateChannel(Socket(name), grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + 30s);
+    context.set_wait_for_ready(true);  // a worker of the same name may have been there before
     v1::GenerateRequest request;
     request.set_request_id("question");
     request.mutable_attempt()->set_boot_id(7);
@@ -98,10 +101,34 @@ class Pull : public testing::Test {
     return answer;
   }
 
+  // Asks for the pages of these tokens as a worker that pulls does: how the run ended, once it has announced `pages` of them and
+  // was closed.
+  grpc::Status PullRaw(const std::string& name, const Tokens& tokens, int pages) const {
+    const auto stub = v1::Prefill::NewStub(grpc::CreateChannel(Socket(name), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 10s);
+    v1::PrefillRequest request;
+    request.mutable_attempt()->set_boot_id(8);
+    v1::Open& open = *request.mutable_open();
+    open.set_request_id("pull");
+    open.set_domain("tenant");
+    open.set_layout_id(Info(name).layout().layout_id());
+    open.mutable_tokens()->Assign(tokens.begin(), tokens.end());
+    open.set_cached_only(true);
+    const auto stream = stub->Run(&context);
+    EXPECT_TRUE(stream->Write(request));
+    int announced = 0;
+    for (v1::PrefillEvent event; announced < pages && stream->Read(&event);) announced += event.sealed().pages_size();
+    EXPECT_TRUE(announced == 0 || announced == pages) << announced;
+    stream->WritesDone();
+    return stream->Finish();
+  }
+
   v1::WorkerInfo Info(const std::string& name) const {
     const auto stub = v1::Prefill::NewStub(grpc::CreateChannel(Socket(name), grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + 2s);
+    context.set_wait_for_ready(true);
     v1::WorkerInfo info;
     EXPECT_TRUE(stub->Info(&context, {}, &info).ok()) << name;
     return info;
@@ -210,6 +237,58 @@ TEST_F(Pull, AWorkerThatDiesIsDoneWithout) {
   processes_.erase("warm");
   EXPECT_EQ(Ask("cold", prompt, 8).tokens, expected);
   ExpectWholePools({"cold"});
+}
+
+// Whatever moment it comes at: before the pull, in its middle, or when it is over.
+class PullInterrupted : public Pull, public testing::WithParamInterface<int> {};
+TEST_P(PullInterrupted, CostsNothingButTime) {
+  constexpr int kTrials = 10, kPages = 100;
+  Start("decode", "alone");
+  Start("decode", "warm");
+  // One page at a time, so that there is a middle.
+  Start("decode", "cold",
+        {"--pull-from", Socket("warm"), "--transfer-window-bytes", "1", "--heartbeat-ms", "50", "--kv-tokens", "6000"});
+  std::mt19937 random(9);
+  for (int trial = 0; trial < kTrials; ++trial) {
+    const Tokens prompt = Numbers(100 + static_cast<unsigned>(trial), kPages * kPageTokens + 5);
+    const Tokens expected = Ask("alone", prompt, 4).tokens;
+    ASSERT_EQ(Ask("warm", prompt, 4).tokens, expected);
+    if (GetParam() == SIGKILL) AwaitPeers("cold", trial + 1);
+    Answer answer;
+    {
+      const std::jthread client([&] { answer = Ask("cold", prompt, 4); });
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 16000));
+      processes_.at("warm").Signal(GetParam());
+    }
+    EXPECT_EQ(answer.tokens, expected) << trial;
+    if (GetParam() == SIGSTOP) {
+      processes_.at("warm").Signal(SIGCONT);
+      std::this_thread::sleep_for(300ms);  // until the other one counts on it again
+    } else {
+      processes_.erase("warm");
+      Start("decode", "warm");
+    }
+  }
+  const v1::WorkerInfo info = Info("cold");
+  const double started = Value(info, "pulls_total");
+  EXPECT_EQ(started, Value(info, "pulls_completed_total") + Value(info, "pulls_failed_total"));
+  std::printf("%.0f of %d asked the other one for pages, %.0f got them all\n", started, kTrials,
+              Value(info, "pulls_completed_total"));
+  ExpectWholePools({"cold", "warm"});
+}
+INSTANTIATE_TEST_SUITE_P(Signals, PullInterrupted, testing::Values(SIGKILL, SIGSTOP),
+                         [](const auto& info) { return info.param == SIGSTOP ? "Stall" : "Death"; });
+
+TEST_F(Pull, WhatWasEvictedAfterItWasFoundIsRefusedAndNothingIsHeld) {
+  // One context fits, and little more.
+  Start("decode", "warm", {"--kv-tokens", "2304"});
+  const Tokens prompt = Numbers(10, 20 * kPageTokens + 5), whole(prompt.begin(), prompt.end() - 5);
+  Ask("warm", prompt, 4);
+  EXPECT_EQ(PullRaw("warm", whole, 20).error_code(), grpc::StatusCode::CANCELLED) << "by the reader";
+  for (unsigned i = 0; i < 3; ++i) Ask("warm", Numbers(11 + i, 110 * kPageTokens), 4);
+  const grpc::Status gone = PullRaw("warm", whole, 20);
+  EXPECT_EQ(gone.error_code(), grpc::StatusCode::NOT_FOUND) << gone.error_message();
+  ExpectWholePools({"warm"});
 }
 
 }  // namespace

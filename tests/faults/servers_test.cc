@@ -205,11 +205,14 @@ TEST_P(FaultsInServers, I6_I12_NoAnswerComesFromAWrongPageAndEveryFaultIsCounted
     }
     const double tags = TagVictims(role), sealed = Victims(role, FaultKind::kSealedFlip);
     EXPECT_EQ(Failed(role, "tags"), tags) << role;
-    // A fault that comes while a step runs may be found by both checks that follow it.
-    EXPECT_GE(Failed(role, "payload"), sealed) << role;
-    EXPECT_LE(Failed(role, "payload"), sealed + tags) << role;
+    // A fault that comes while a step runs may be found by both checks that follow it. A chunk in the middle of a prompt does not
+    // read the last layer of the pages before it: what is wrong there is found by the next step that does, or by the scrubber
+    // first.
+    const double bytes = Failed(role, "payload") + Failed(role, "scrub");
+    EXPECT_GE(bytes, sealed) << role;
+    EXPECT_LE(bytes, sealed + tags) << role;
+    EXPECT_LE(Failed(role, "scrub"), two_workers ? 0 : sealed) << role;
     EXPECT_EQ(cluster_->Metric(role, "kv_pages", "quarantined"), tags + sealed) << role;
-    EXPECT_EQ(Failed(role, "scrub"), 0) << role;
     EXPECT_EQ(Failed(role, "content"), 0) << role;
     EXPECT_EQ(cluster_->Metric(role, "incidents_total"), cluster_->Metric(role, "checks_failed_total")) << role;
   }
