@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -57,6 +58,7 @@ struct Source {
 
 // What one round of one mode gave.
 struct Round {
+  size_t arm = 0;
   double handoff_seconds = 0, decode_seconds = 0;
   double check_seconds = 0;       // of the engine's thread, handoff and steps
   double step_check_seconds = 0;  // of the steps alone
@@ -218,7 +220,10 @@ class Bench {
     for (uint32_t i = 0; i < options_.batch; ++i) InTurn([&](Arm& arm) { arm.TakeOver(source_); });
     while (arms_[0]->HasWork()) InTurn([](Arm& arm) { arm.Step(); });
     std::array<Round, kModes.size()> round;
-    for (size_t i = 0; i < arms_.size(); ++i) round[(i + shift) % kModes.size()] = arms_[i]->Take();
+    for (size_t i = 0; i < arms_.size(); ++i) {
+      round[(i + shift) % kModes.size()] = arms_[i]->Take();
+      round[(i + shift) % kModes.size()].arm = i;
+    }
     return round;
   }
   // Of all arms.
@@ -269,11 +274,31 @@ void Print(const char* what, const Interval& cost) {
   std::printf("  %-30s %+6.2f%%  [%+.2f, %+.2f]\n", what, cost.value, cost.low, cost.high);
 }
 
-// The median over rounds of what `of` says of a round, on against off, in percent.
+using Rounds = std::array<std::vector<Round>, kModes.size()>;
+
+// What an arm's memory adds to the logarithm of what `of` says of a round: pools lie better or worse, by more than a check costs,
+// and every mode was as often in every arm.
 template <typename Of>
-void Report(const char* what, const std::vector<Round>& off, const std::vector<Round>& on, Of of) {
+std::array<double, kModes.size()> EffectsOfArms(const Rounds& rounds, Of of) {
+  std::array<double, kModes.size()> sums{}, effects{};
+  std::array<size_t, kModes.size()> counts{};
+  for (const std::vector<Round>& mode : rounds) {
+    for (const Round& round : mode) {
+      sums[round.arm] += std::log(of(round));
+      ++counts[round.arm];
+    }
+  }
+  for (size_t arm = 0; arm < kModes.size(); ++arm) effects[arm] = sums[arm] / static_cast<double>(std::max<size_t>(1, counts[arm]));
+  return effects;
+}
+
+// The median over rounds of what `of` says of a round, `mode` against off, in percent, less what the arms are to blame for.
+template <typename Of>
+void Report(const char* what, const Rounds& rounds, size_t mode, Of of) {
+  const auto effects = EffectsOfArms(rounds, of);
+  const auto log_of = [&](const Round& round) { return std::log(of(round)) - effects[round.arm]; };
   std::vector<double> costs;
-  for (size_t i = 0; i < off.size(); ++i) costs.push_back((of(on[i]) / of(off[i]) - 1) * 100);
+  for (size_t i = 0; i < rounds[0].size(); ++i) costs.push_back(std::expm1(log_of(rounds[mode][i]) - log_of(rounds[0][i])) * 100);
   Print(what, Bootstrap(costs.size(), [&](const std::vector<size_t>& sample) {
           std::vector<double> values;
           for (const size_t i : sample) values.push_back(costs[i]);
@@ -307,13 +332,13 @@ void ReportCycles(const std::vector<Round>& rounds, int threads) {
               (in_checks / steps + beside) * 100, beside * 100, (all_checks / all + beside * steps / all) * 100);
 }
 
-void ReportMode(const char* name, const std::vector<Round>& off, const std::vector<Round>& on, int threads) {
-  std::printf("%s:\n", name);
-  Report("time with handoff", off, on, [](const Round& r) { return r.Total(); });
-  Report("inter-token latency, median", off, on, [](const Round& r) { return Median(r.step_seconds); });
-  ReportTail(off, on);
-  Report("handoff alone", off, on, [](const Round& r) { return r.handoff_seconds; });
-  ReportCycles(on, threads);
+void ReportMode(size_t mode, const Rounds& rounds, int threads) {
+  std::printf("%s:\n", kModes[mode]);
+  Report("time with handoff", rounds, mode, [](const Round& r) { return r.Total(); });
+  Report("inter-token latency, median", rounds, mode, [](const Round& r) { return Median(r.step_seconds); });
+  ReportTail(rounds[0], rounds[mode]);
+  Report("handoff alone", rounds, mode, [](const Round& r) { return r.handoff_seconds; });
+  ReportCycles(rounds[mode], threads);
 }
 
 int Main(const Options& options) {
@@ -323,7 +348,7 @@ int Main(const Options& options) {
 #endif
   Bench bench(options);
   for (size_t i = 0; i < kModes.size(); ++i) bench.Run();  // warms up
-  std::array<std::vector<Round>, kModes.size()> rounds;
+  Rounds rounds;
   for (int i = 0; i < options.rounds; ++i) {
     std::array<Round, kModes.size()> round = bench.Run();
     for (size_t mode = 0; mode < kModes.size(); ++mode) rounds[mode].push_back(std::move(round[mode]));
@@ -335,7 +360,7 @@ int Main(const Options& options) {
   }
   std::printf("batch %u, context %u, %d rounds: off takes %.2f ms a step, %.1f tokens a second with handoff\n", options.batch,
               options.context, options.rounds, Median(steps) * 1e3, options.batch * options.decoded / Median(totals));
-  for (size_t mode = 1; mode < kModes.size(); ++mode) ReportMode(kModes[mode], rounds[0], rounds[mode], options.threads);
+  for (size_t mode = 1; mode < kModes.size(); ++mode) ReportMode(mode, rounds, options.threads);
   const kv::CheckCounts checks = bench.checks();
   for (const kv::CheckKind kind : kv::kAllCheckKinds) {
     if (kind == kv::CheckKind::kSeal || kind == kv::CheckKind::kScrub) continue;  // the engine makes none of these here
@@ -353,7 +378,8 @@ int main(int argc, char** argv) {
   CLI::App app{"What the integrity checks cost"};
   app.add_option("--model", options.model, "a GGUF file, e.g. of make_model")->required();
   app.add_option("--threads", options.threads);
-  app.add_option("--rounds", options.rounds, "pairs")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", options.rounds, "pairs; a multiple of 4 has every mode in every arm as often")
+      ->check(CLI::Range(1, 1000));
   app.add_option("--batch", options.batch)->check(CLI::Range(1, 256));
   app.add_option("--context", options.context, "tokens of each prompt")->check(CLI::Range(2, 1 << 20));
   app.add_option("--decoded", options.decoded, "tokens a sequence and round")->check(CLI::Range(2, 4096));

@@ -191,6 +191,10 @@ void AddOptions(const std::string& command, CLI::App& app, Flags& flags) {
                    "computes prompts and answers, on all cores")
         ->capture_default_str()
         ->check(CLI::IsMember({"disaggregated", "colocated"}));
+    app.add_flag(
+        "--pull-answers", flags.pull_answers,
+        "The prefill worker fetches pages of earlier answers from decode instead of computing them again. Decode's pool is "
+        "then shared memory: see docs/operations.md on its huge pages");
     app.add_option("--prefill-kv-tokens", flags.prefill_kv_tokens, "Like --kv-tokens, for the prefill worker alone");
     app.add_option("--decode-kv-tokens", flags.decode_kv_tokens, "Like --kv-tokens, for the decode worker alone");
   }

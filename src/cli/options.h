@@ -31,6 +31,7 @@ struct Flags {
   uint64_t kv_tokens = 0;
   std::string mode = "disaggregated";  // `up` alone, as are the next two
   uint64_t prefill_kv_tokens = 0, decode_kv_tokens = 0;
+  bool pull_answers = false;  // `up` alone
   bool shrink_context = false;
   uint32_t page_size = 64;
   int threads = 0;

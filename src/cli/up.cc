@@ -115,8 +115,10 @@ std::vector<std::string> WorkerArguments(const std::string& role, const Flags& f
   if (flags.lifo_pages) arguments.push_back("--lifo-pages");
   if (role == "prefill") {
     arguments.insert(arguments.end(), {"--fabric", absl::StrCat("shm:", folder, "/fabric.sock")});
+    if (flags.pull_answers) arguments.insert(arguments.end(), {"--pull-from", absl::StrCat("unix:", folder, "/decode.sock")});
   } else {
     AddArgumentsOfDecode(flags, folder, arguments);
+    if (flags.pull_answers) arguments.insert(arguments.end(), {"--fabric", absl::StrCat("shm:", folder, "/decode-fabric.sock")});
   }
   return arguments;
 }
@@ -184,6 +186,10 @@ std::vector<Worker> WorkersOf(const Flags& flags) {
 int RunUp(const Flags& flags) {
   if (IsColocated(flags) && flags.prefill_kv_tokens != 0) {
     log::error("--prefill-kv-tokens sizes the pool of a prefill worker, and with --mode=colocated there is none: use --kv-tokens");
+    return kExitRefused;
+  }
+  if (IsColocated(flags) && flags.pull_answers) {
+    log::error("--pull-answers is for a prefill worker, and with --mode=colocated there is none");
     return kExitRefused;
   }
   std::string model = flags.model;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -69,10 +70,18 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::CreateShared(size_t 
     close(fd);
     return failed;
   }
+  madvise(memory, bytes, MADV_HUGEPAGE);  // given where the system's shmem_enabled is `advise`
   auto region = std::unique_ptr<SharedRegion>(new SharedRegion({static_cast<std::byte*>(memory), bytes}, fd));
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
     return Failed("sealing the memfd", bytes);
   return region;
+}
+
+bool SharedMemoryMayBeHuge() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  std::string setting;
+  std::getline(file, setting);  // all choices, with the one in force in brackets
+  return !setting.empty() && setting.find("[never]") == std::string::npos && setting.find("[deny]") == std::string::npos;
 }
 
 }  // namespace cofferdam::fabric

@@ -14,8 +14,9 @@ namespace cofferdam::fabric {
 // Owns the mapping and the descriptor. Immutable; the bytes belong to whoever the pool says.
 class SharedRegion {
  public:
-  // A sealed memfd (SHRINK, GROW, FUTURE_WRITE, SEAL): its owner's mapping, made before, stays the only one that can
-  // write. ResourceExhausted when memory (asked for before any is taken) or descriptors are short.
+  // With huge pages, where the system allows them. A sealed memfd (SHRINK, GROW, FUTURE_WRITE, SEAL): its owner's mapping, made
+  // before, stays the only one that can write. ResourceExhausted when memory (asked for before any is taken) or descriptors are
+  // short.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> CreateShared(size_t bytes);
   // Anonymous memory with huge pages, for a pool that nobody else reads.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> CreatePrivate(size_t bytes);
@@ -33,6 +34,9 @@ class SharedRegion {
   int fd_;
   bool locked_ = false;
 };
+
+// Whether the kernel may give CreateShared huge pages: its shmem_enabled is not `never` or `deny`.
+bool SharedMemoryMayBeHuge();
 
 }  // namespace cofferdam::fabric
 

@@ -100,6 +100,8 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
   auto region = is_read_by_others ? fabric::SharedRegion::CreateShared(bytes) : fabric::SharedRegion::CreatePrivate(bytes);
   if (!region.ok()) return region.status();
   core->region_ = *std::move(region);
+  if (is_read_by_others && !fabric::SharedMemoryMayBeHuge())
+    log::info("the KV pool has no huge pages, since shmem_enabled is 'never' on this system; see docs/operations.md");
   core->pool_ = std::make_unique<kv::Pool>(core->layout(), core->region_->bytes(), core->boot_id_,
                                            options.lifo_pages ? kv::ReuseOrder::kLifo : kv::ReuseOrder::kFifo);
   auto executor =

@@ -229,13 +229,16 @@ TEST(Commands, TheModeOfAConfigFileHoldsToo) {
 }
 
 TEST(Commands, AModeThatIsNoneOrHasNoSuchWorkerIsRefused) {
-  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
-           {"--mode", "both"}, {"--mode", ""}, {"--mode", "colocated", "--prefill-kv-tokens", "4096"}}) {
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"--mode", "both"},
+                                             {"--mode", ""},
+                                             {"--mode", "colocated", "--prefill-kv-tokens", "4096"},
+                                             {"--mode", "colocated", "--pull-answers"}}) {
     std::vector<std::string> arguments{"up", "--port", "0"};
     arguments.insert(arguments.end(), wrong.begin(), wrong.end());
     const Ended ended = RunCofferdam(arguments);
     EXPECT_EQ(ended.exit_code, 78) << ended.output;
-    EXPECT_NE(ended.output.find(wrong.back() == "4096" ? "--prefill-kv-tokens" : "--mode"), std::string::npos) << ended.output;
+    EXPECT_NE(ended.output.find(wrong.size() > 2 ? wrong[2] : "--mode"), std::string::npos) << ended.output;
     EXPECT_NE(ended.output.find("colocated"), std::string::npos) << ended.output;
   }
 }

@@ -291,5 +291,35 @@ TEST_F(Pull, WhatWasEvictedAfterItWasFoundIsRefusedAndNothingIsHeld) {
   ExpectWholePools({"warm"});
 }
 
+// The same in what `up` starts, when it is asked to.
+TEST(PullAnswers, OfUpLetThePrefillWorkerStartFromThem) {
+  Cluster cluster({"--page-size", "16", "--local-prefill-tokens", "1", "--pull-answers"});
+  ASSERT_TRUE(cluster.Start());
+  ASSERT_TRUE(Eventually([&] { return cluster.log().find("decode.sock is connected") != std::string::npos; })) << cluster.log();
+  const auto ask = [&](const Tokens& prompt, uint32_t length) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 30s);
+    v1::GenerateRequest request;
+    request.set_request_id("question");
+    request.mutable_attempt()->set_boot_id(7);
+    request.set_domain("tenant");
+    request.mutable_tokens()->Assign(prompt.begin(), prompt.end());
+    request.set_max_tokens(length);
+    const auto stub = cluster.Decode();
+    const auto stream = stub->Generate(&context, request);
+    Tokens answer;
+    for (v1::GenerateEvent event; stream->Read(&event);) {
+      if (event.has_token()) answer.push_back(event.token().token());
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    return answer;
+  };
+  const Tokens question = Numbers(12, 4 * kPageTokens);
+  ask(question + ask(question, 6 * kPageTokens) + Numbers(13, 10 * kPageTokens), 4);
+  EXPECT_EQ(cluster.Metric("prefill", "pulls_completed_total"), 1) << cluster.log();
+  EXPECT_GE(cluster.Metric("prefill", "pulled_pages_total"), 5);
+  EXPECT_TRUE(cluster.NobodyHoldsAPage());
+}
+
 }  // namespace
 }  // namespace cofferdam::e2e
