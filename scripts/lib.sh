@@ -8,7 +8,7 @@ fail() { printf '\nFAILED: %s\n' "$*" >&2; exit 1; }
 
 packages=(g++ cmake ninja-build ccache git pkg-config ca-certificates openssl curl python3 libgrpc++-dev libprotobuf-dev
   protobuf-compiler protobuf-compiler-grpc libabsl-dev libboost1.81-dev libsodium-dev libxxhash-dev libspdlog-dev libcli11-dev
-  libgtest-dev libgmock-dev)
+  libgtest-dev libgmock-dev spin)
 
 # Installs what is missing, as root or through sudo; takes no time when everything is there.
 install_packages() {
