@@ -279,9 +279,9 @@ class Engine {
 
   // The rows of one sequence in the batch under way.
   struct Slice {
-    Sequence* sequence;
-    uint32_t rows;
-    bool wants_logits;
+    Sequence* sequence = nullptr;
+    uint32_t rows = 0;
+    bool wants_logits = false;
     size_t first_row = 0;  // in the batch
   };
 
