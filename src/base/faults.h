@@ -44,18 +44,64 @@ enum class Fault : uint8_t {
   kStatesNotCompared,    // a step does not ask whether its pages were ever filled
   kTransfersNotCounted,  // a page returns although a read into it is out
   kTagsNotCompared,      // a step does not look at the tags of its pages
+  // More wrong behaviours, of the kind that a protocol of its own would have.
+  kEndIsSuccess,      // a stream that ends well counts as a prompt that is covered
+  kWindowBelowPage,   // a window that is smaller than a page admits none
+  kSealedTooEarly,    // a page is sealed while its last layer is still being written
+  kOneTree,           // all domains share one tree of cached pages
+  kPinAfterLookup,    // cached pages that were looked up once are taken later without a second look
+  kPinsHeldQueued,    // who waits for pages keeps the cached ones that it found pinned
+  kPageByPage,        // a prefill worker reserves a prompt's pages one at a time
+  kSecondRead,        // a read that takes long is issued again while the first is out
+  kCheckedAtSource,   // the source's bytes are judged and not those that arrived
+  kDoneTooEarly,      // a read is done when its first part is there
+  kRetrySameAttempt,  // a retry has the attempt of its predecessor
+  kTwoStreams,        // a gateway takes tokens of earlier attempts, too
+  kStreamNotMatched,  // messages of any stream reach the handoff that runs for their request
   // No fault by itself: the next step is under way before a sequence's last token is known, and computes a row too many.
   kFinishedRowComputes,
 };
 
 #ifdef COFFERDAM_FAULTS
 
-inline constexpr std::array<std::string_view, 25> kFaultNames = {
-    "reject-goes-on",       "placeholder-prompt",  "free-at-timeout",       "no-step-fence",        "coverage-by-peer",
-    "stale-attempt",        "stale-generation",    "cross-domain-key",      "pin-dropped-early",    "identity-from-request",
-    "no-zeroing",           "context-not-judged",  "peer-not-judged",       "rows-not-compared",    "identity-not-checked",
-    "checksum-not-checked", "rest-not-checked",    "no-seal-checksum",      "adopted-not-compared", "content-not-checked",
-    "coverage-not-counted", "states-not-compared", "transfers-not-counted", "tags-not-compared",    "finished-row-computes"};
+inline constexpr std::array<std::string_view, 38> kFaultNames = {"reject-goes-on",
+                                                                 "placeholder-prompt",
+                                                                 "free-at-timeout",
+                                                                 "no-step-fence",
+                                                                 "coverage-by-peer",
+                                                                 "stale-attempt",
+                                                                 "stale-generation",
+                                                                 "cross-domain-key",
+                                                                 "pin-dropped-early",
+                                                                 "identity-from-request",
+                                                                 "no-zeroing",
+                                                                 "context-not-judged",
+                                                                 "peer-not-judged",
+                                                                 "rows-not-compared",
+                                                                 "identity-not-checked",
+                                                                 "checksum-not-checked",
+                                                                 "rest-not-checked",
+                                                                 "no-seal-checksum",
+                                                                 "adopted-not-compared",
+                                                                 "content-not-checked",
+                                                                 "coverage-not-counted",
+                                                                 "states-not-compared",
+                                                                 "transfers-not-counted",
+                                                                 "tags-not-compared",
+                                                                 "end-is-success",
+                                                                 "window-below-page",
+                                                                 "sealed-too-early",
+                                                                 "one-tree",
+                                                                 "pin-after-lookup",
+                                                                 "pins-held-queued",
+                                                                 "page-by-page",
+                                                                 "second-read",
+                                                                 "checked-at-source",
+                                                                 "done-too-early",
+                                                                 "retry-same-attempt",
+                                                                 "two-streams",
+                                                                 "stream-not-matched",
+                                                                 "finished-row-computes"};
 
 namespace internal {
 inline std::atomic<uint64_t> faults_on{0};

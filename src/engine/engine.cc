@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kRoomAhead = 16;  // one page in so many is kept free of the cache
 }  // namespace
 
-Engine::Engine(EngineOptions options, model::Executor& executor, kv::Pool& pool)
+Engine::Engine(EngineOptions options, model::Computation& executor, kv::Pool& pool)
     : options_(std::move(options)),
       executor_(executor),
       pool_(pool),
@@ -37,7 +37,7 @@ absl::Status Engine::Judge(const SequenceSpec& spec) const {
   if (spec.resumed_tokens >= spec.tokens.size()) {
     return absl::InvalidArgumentError("resumed_tokens must leave at least one token of the original prompt");
   }
-  const auto vocabulary = static_cast<TokenId>(executor_.model().info().vocabulary);
+  const auto vocabulary = static_cast<TokenId>(executor_.vocabulary());
   for (TokenId token : spec.tokens) {
     if (token < 0 || token >= vocabulary) {
       return absl::InvalidArgumentError(absl::StrCat("token ", token, " is not in the vocabulary (0 to ", vocabulary - 1, ")"));
@@ -45,7 +45,7 @@ absl::Status Engine::Judge(const SequenceSpec& spec) const {
   }
   if (spec.sampling.has_value()) {
     if (spec.max_output == 0) return absl::InvalidArgumentError("max_tokens must be at least 1");
-    if (auto sampler = model::Sampler::Create(*spec.sampling, executor_.model().info().vocabulary); !sampler.ok()) {
+    if (auto sampler = model::Sampler::Create(*spec.sampling, executor_.vocabulary()); !sampler.ok()) {
       return sampler.status();
     }
   }
@@ -63,6 +63,12 @@ std::variant<Engine::Started, kv::MustWait, kv::Rejected> Engine::Start(Sequence
   const kv::AdmissionNeed need = NeedOf(spec, cached.size());
   kv::AdmissionResult result = admission_.Admit(need, pool_.counts());
   if (!std::holds_alternative<kv::Admitted>(result)) {
+#ifdef COFFERDAM_FAULTS
+    if (FaultIsOn(Fault::kPinAfterLookup)) {
+      std::vector<PageId>& looked_up = looked_up_[{spec.domain, spec.tokens}];
+      for (const kv::PrefixCache::Pin& pin : cached) looked_up.push_back(pin.handle().page());
+    }
+#endif
     const uint64_t pages = admission_.FreePagesFor(need), coming = ComingPages();
     if (std::holds_alternative<kv::MustWait>(result) && pages > coming) cache_.Evict(pages - coming, NowUnderWay());
     for (kv::PrefixCache::Pin& pin : cached) cache_.Unpin(std::move(pin), NowUnderWay());
@@ -87,7 +93,7 @@ SequenceId Engine::Make(SequenceSpec spec, std::vector<kv::PrefixCache::Pin> cac
   sequence->origins.resize(sequence->pages.size());
   for (uint32_t i = 0; i < sequence->cached_pages; ++i) sequence->adopted[i] = pool_.SealOf(sequence->pages[i]);
   if (sequence->generates()) {
-    sequence->sampler = *model::Sampler::Create(*sequence->spec.sampling, executor_.model().info().vocabulary);
+    sequence->sampler = *model::Sampler::Create(*sequence->spec.sampling, executor_.vocabulary());
     for (TokenId token : sequence->tokens) sequence->sampler->Accept(token);
   }
   sequences_.emplace(id, std::move(sequence));
@@ -124,6 +130,9 @@ uint64_t Engine::ComingPages() const {
 }
 
 std::vector<kv::PrefixCache::Pin> Engine::TakeCached(const SequenceSpec& spec, size_t most_pages) {
+#ifdef COFFERDAM_FAULTS
+  if (auto looked_up = looked_up_.extract({spec.domain, spec.tokens})) return cache_.AcquirePages(looked_up.mapped());
+#endif
   std::vector<kv::PrefixCache::Pin> cached = cache_.Acquire({spec.domain, spec.domain_key}, spec.tokens, most_pages);
   const bool waits = admission_.FreePagesFor(NeedOf(spec, cached.size())) > pool_.counts().free();
   return waits ? std::move(cached) : KeepGood(spec, most_pages, std::move(cached));

@@ -35,7 +35,7 @@
 #include "kv/pool.h"
 #include "kv/prefix_cache.h"
 #include "kv/seal.h"
-#include "model/executor.h"
+#include "model/computation.h"
 #include "model/sampler.h"
 
 namespace cofferdam::engine {
@@ -44,7 +44,7 @@ namespace cofferdam::engine {
 struct SequenceSpec {
   kv::Key domain_key{};
   std::string domain{};  // its name: pages are shared only within it
-  std::vector<TokenId> tokens;
+  std::vector<TokenId> tokens{};
   // Of `tokens`, how many at the end are earlier output of the same request: they move the draw positions.
   uint32_t resumed_tokens = 0;
   uint32_t max_output = 0;
@@ -173,7 +173,7 @@ class Injector;
 class Engine {
  public:
   // `executor` and `pool` are not owned and outlive the engine.
-  Engine(EngineOptions options, model::Executor& executor, kv::Pool& pool);
+  Engine(EngineOptions options, model::Computation& executor, kv::Pool& pool);
   ~Engine();
 
   struct Started {
@@ -347,7 +347,7 @@ class Engine {
   void Erase(Sequence& sequence, const std::vector<PageId>& quarantine);
 
   EngineOptions options_;
-  model::Executor& executor_;
+  model::Computation& executor_;
   kv::Pool& pool_;
   kv::PrefixCache cache_;
   kv::Admission admission_;
@@ -375,6 +375,8 @@ class Engine {
   void AddLateRow(const Sequence& sequence);
   void ComputeLateRows();
   std::vector<LateRow> late_rows_;
+  // By domain and tokens, of those that wait (Fault::kPinAfterLookup).
+  std::map<std::pair<std::string, std::vector<TokenId>>, std::vector<PageId>> looked_up_;
 #endif
   // Where the scrubber goes on.
   SequenceId scrub_sequence_;

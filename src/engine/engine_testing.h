@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "model/executor.h"
 
 namespace cofferdam::engine {
 

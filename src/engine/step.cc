@@ -91,7 +91,7 @@ void Engine::Step(std::vector<Event>& events) {
   for (const Slice& slice : slices) had_logits.push_back(slice.wants_logits);
   CountDue(slices);
   CheckAfterStep(slices, events);
-  const size_t vocabulary = executor_.model().info().vocabulary;
+  const size_t vocabulary = executor_.vocabulary();
   const float* row = logits->data();
   for (size_t i = 0; i < slices.size(); ++i) {
     if (slices[i].sequence != nullptr) Advance(slices[i], row, events);
@@ -143,7 +143,7 @@ void Engine::SealFullPages(Sequence& sequence, std::vector<Event>& events) {
 }
 
 void Engine::Sample(Sequence& sequence, const float* logits, std::vector<Event>& events) {
-  const std::span<const float> row(logits, executor_.model().info().vocabulary);
+  const std::span<const float> row(logits, executor_.vocabulary());
   const uint32_t index = sequence.spec.resumed_tokens + sequence.generated;
   float logprob = 0;
   const TokenId token = sequence.sampler->Sample(row, index, &logprob);
@@ -168,6 +168,8 @@ void Engine::Sample(Sequence& sequence, const float* logits, std::vector<Event>&
 #ifdef COFFERDAM_FAULTS
 
 void Engine::AddLateRow(const Sequence& sequence) {
+  // Where its next page is not there yet, the step would have waited.
+  if ((sequence.tokens.size() - 1) / pool_.layout().page_tokens() >= sequence.pages.size()) return;
   late_rows_.push_back({.tenures = {},
                         .payloads = sequence.payloads,
                         .token = sequence.tokens.back(),

@@ -148,6 +148,11 @@ void DecodeHandoff::OnAdoptFailed(const absl::Status& status, DecodeActions& act
 
 void DecodeHandoff::OnStreamEnded(const absl::Status& status, DecodeActions& actions) {
   if (state_ != State::kRunning) return;
+  if (FaultIsOn(Fault::kEndIsSuccess) && status.ok() && reads_out_ == 0 && queue_.empty()) {
+    state_ = State::kComplete;
+    actions.push_back(CloseStream{});
+    return actions.push_back(Complete{});
+  }
   // I5: even a stream that ends well has failed when it ends before coverage. Refusals go on to the client unchanged.
   const bool refusal = absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
   FailWith(status.ok() ? absl::UnavailableError("the prefill worker ended the stream before all pages were covered") : status,

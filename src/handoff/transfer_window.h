@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "base/check.h"
+#include "base/faults.h"
 
 namespace cofferdam::handoff {
 
@@ -54,7 +55,7 @@ class TransferWindow {
 
  private:
   bool Fits(const Share& share, size_t bytes) const {
-    if (in_flight_bytes_ == 0) return true;
+    if (in_flight_bytes_ == 0 && !FaultIsOn(Fault::kWindowBelowPage)) return true;
     if (bytes > limit_bytes_ || in_flight_bytes_ > limit_bytes_ - bytes) return false;
     const size_t others_waiting = waiting_ - (share.waiting_ ? 1 : 0);
     if (others_waiting == 0 || share.held_bytes_ == 0) return true;

@@ -3,12 +3,17 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/faults.h"
 
 namespace cofferdam::kv {
 namespace {
 // Old pages of small domains that are passed over for each page that goes; then the largest domain gives one.
 constexpr int kMostLooks = 64;
 
+const std::string& TreeName(const Domain& domain) {
+  static const std::string one;
+  return FaultIsOn(Fault::kOneTree) ? one : domain.name;
+}
 std::string GroupName(const std::string& domain) { return domain.substr(0, domain.find('\0')); }
 }  // namespace
 
@@ -28,6 +33,7 @@ struct PrefixCache::Node {
 
 // What fairness counts as one: a domain with all its salts, of which a client may draw as many as it likes.
 struct PrefixCache::Group {
+  uint64_t number = 0;  // counts groups
   uint64_t trees = 0;
   std::set<std::pair<uint64_t, Node*>> leaves;  // not pinned, without children: least recently used first
   uint64_t evictable = 0;                       // not pinned
@@ -57,12 +63,15 @@ PrefixCache::PrefixCache(Pool& pool) : pool_(pool) {}
 PrefixCache::~PrefixCache() { CD_CHECK(by_page_.empty() && doomed_.empty(), "I2: a cache is cleared before it goes"); }
 
 PrefixCache::Tree& PrefixCache::TreeOf(const Domain& domain) {
-  std::unique_ptr<Tree>& tree = trees_[domain.name];
+  std::unique_ptr<Tree>& tree = trees_[TreeName(domain)];
   if (tree == nullptr) {
     tree = std::make_unique<Tree>();
-    tree->name = domain.name;
-    std::unique_ptr<Group>& group = groups_[GroupName(domain.name)];
-    if (group == nullptr) group = std::make_unique<Group>();
+    tree->name = TreeName(domain);
+    std::unique_ptr<Group>& group = groups_[GroupName(tree->name)];
+    if (group == nullptr) {
+      group = std::make_unique<Group>();
+      group->number = next_group_++;
+    }
     tree->group = group.get();
     ++group->trees;
   }
@@ -76,12 +85,14 @@ PrefixCache::Node* PrefixCache::Find(Tree& tree, const Node* parent, const Diges
   return node.parent == parent && std::ranges::equal(node.tokens, tokens) ? &node : nullptr;
 }
 
+PrefixCache::ByEvictable PrefixCache::KeyOf(Group& group) { return {group.evictable, group.number, &group}; }
+
 void PrefixCache::Account(Node& node, int change) {
   Group& group = *node.tree->group;
-  if (group.evictable > 0) by_evictable_.erase({group.evictable, &group});
+  if (group.evictable > 0) by_evictable_.erase(KeyOf(group));
   group.evictable += static_cast<uint64_t>(change);
   evictable_ += static_cast<uint64_t>(change);
-  if (group.evictable > 0) by_evictable_.insert({group.evictable, &group});
+  if (group.evictable > 0) by_evictable_.insert(KeyOf(group));
 }
 
 void PrefixCache::UpdateLeaf(Node& node) {
@@ -114,7 +125,7 @@ std::vector<PrefixCache::Pin> PrefixCache::Acquire(const Domain& domain, std::sp
   const uint32_t page_tokens = pool_.layout().page_tokens();
   const size_t most = std::min<size_t>(most_pages, tokens.size() / page_tokens);
   std::vector<Pin> path;
-  const auto found = trees_.find(domain.name);
+  const auto found = trees_.find(TreeName(domain));
   if (found == trees_.end()) return path;
   IdentityChain chain(domain.key, pool_.layout());
   Node* parent = nullptr;
@@ -128,6 +139,18 @@ std::vector<PrefixCache::Pin> PrefixCache::Acquire(const Domain& domain, std::sp
   return path;
 }
 
+#ifdef COFFERDAM_FAULTS
+std::vector<PrefixCache::Pin> PrefixCache::AcquirePages(std::span<const PageId> pages) {
+  std::vector<Pin> pins;
+  for (const PageId page : pages) {
+    const auto found = by_page_.find(page);
+    if (found == by_page_.end()) break;
+    pins.push_back(MakePin(*found->second));
+  }
+  return pins;
+}
+#endif
+
 void PrefixCache::CountLookup(size_t most_pages, size_t found_pages) {
   counters_.looked_up_tokens += most_pages * pool_.layout().page_tokens();
   counters_.hit_tokens += found_pages * pool_.layout().page_tokens();
@@ -139,7 +162,7 @@ std::variant<PrefixCache::Pin, PageHandle> PrefixCache::Insert(const Domain& dom
   const Seal& seal = pool_.SealOf(handle);
   CD_CHECK(seal.tokens == pool_.layout().page_tokens() && tokens.size() == seal.tokens, "only whole pages are shared");
   Node* const before = parent == nullptr ? nullptr : parent->node_;
-  if (before != nullptr && (before->tree == nullptr || before->tree->name != domain.name)) return handle;
+  if (before != nullptr && (before->tree == nullptr || before->tree->name != TreeName(domain))) return handle;
   Tree& tree = TreeOf(domain);
   auto& slot = tree.nodes[seal.identity];
   if (slot != nullptr) return handle;
@@ -187,7 +210,7 @@ PrefixCache::Node& PrefixCache::NextToGo() {
     if (--looks < 0) break;
     if (node->tree->group->evictable * by_evictable_.size() >= evictable_) return *node;
   }
-  Group& largest = *by_evictable_.rbegin()->second;
+  Group& largest = *std::get<Group*>(*by_evictable_.rbegin());
   CD_CHECK(!largest.leaves.empty(), "whoever pins a page pins all before it");
   return *largest.leaves.begin()->second;
 }
@@ -261,7 +284,7 @@ uint64_t PrefixCache::DropOrigin(uint64_t origin, StepEpoch epoch) {
 }
 
 uint64_t PrefixCache::Forget(const Domain& domain, std::span<const TokenId> tokens, StepEpoch epoch) {
-  const auto found = trees_.find(domain.name);
+  const auto found = trees_.find(TreeName(domain));
   const uint32_t page_tokens = pool_.layout().page_tokens();
   if (found == trees_.end() || tokens.size() < page_tokens) return 0;
   const std::span<const TokenId> page = tokens.first(page_tokens);

@@ -14,6 +14,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -79,6 +80,10 @@ class PrefixCache {
 
   // Looks the longest path up that holds the beginning of `tokens`, at most `most_pages` whole pages, and pins it, in one step.
   std::vector<Pin> Acquire(const Domain& domain, std::span<const TokenId> tokens, size_t most_pages);
+#ifdef COFFERDAM_FAULTS
+  // Whatever these pages hold by now, up to the first that is in no tree (Fault::kPinAfterLookup).
+  std::vector<Pin> AcquirePages(std::span<const PageId> pages);
+#endif
   // Counts a look-up that came to something; one that is repeated, because there is no room yet, counts once.
   void CountLookup(size_t most_pages, size_t found_pages);
   // Puts a sealed whole page behind `parent` (null: the first of a path) and pins it. Returns the handle when the tree holds such a
@@ -118,7 +123,10 @@ class PrefixCache {
  private:
   struct Tree;
   struct Group;
+  // Of equals the older one comes first, so that a run with the same calls evicts the same pages.
+  using ByEvictable = std::tuple<uint64_t, uint64_t, Group*>;
 
+  static ByEvictable KeyOf(Group& group);
   Tree& TreeOf(const Domain& domain);
   // The child of `parent` (null: a first page) with this identity and exactly these tokens.
   Node* Find(Tree& tree, const Node* parent, const Digest128& identity, std::span<const TokenId> tokens);
@@ -137,11 +145,12 @@ class PrefixCache {
   std::map<std::string, std::unique_ptr<Tree>> trees_;
   std::map<PageId, Node*> by_page_;                           // in a tree
   absl::flat_hash_map<Node*, std::unique_ptr<Node>> doomed_;  // in none any more, and pinned
-  std::set<std::pair<uint64_t, Group*>> by_evictable_;        // groups with pages that can be evicted
+  std::set<ByEvictable> by_evictable_;                        // groups with pages that can be evicted
   std::set<std::pair<uint64_t, Node*>> leaves_;               // of all trees, least recently used first
   PageIndex index_;
   uint64_t evictable_ = 0;
   uint64_t clock_ = 0;  // counts uses
+  uint64_t next_group_ = 0;
   PrefixCacheCounters counters_;
 };
 

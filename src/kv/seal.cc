@@ -100,10 +100,9 @@ Arrival VerifyArrived(const Layout& layout, const Arrived& arrived, const Seal& 
     if (seal.tokens != expected_tokens) return SealFault::kWrongCount;
   }
   std::vector<uint64_t> sums(layout.runs());
-  if (!FaultIsOn(Fault::kChecksumNotChecked)) {
-    RunChecksums(layout, arrived.payload, sums);
-    if (RootChecksum(layout, arrived.payload, sums) != seal.checksum) return SealFault::kWrongChecksum;
-  }
+  RunChecksums(layout, arrived.payload, sums);
+  if (!FaultIsOn(Fault::kChecksumNotChecked) && RootChecksum(layout, arrived.payload, sums) != seal.checksum)
+    return SealFault::kWrongChecksum;
   if (!FaultIsOn(Fault::kRestNotChecked) && expected_tokens < layout.page_tokens() &&
       !IsZeroBeyond(layout, arrived.payload, expected_tokens)) {
     return SealFault::kNotZeroBeyond;

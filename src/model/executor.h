@@ -10,31 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/strong_id.h"
+#include "model/computation.h"
 #include "model/model.h"
 
 namespace cofferdam::model {
-
-// One token of one sequence.
-struct BatchRow {
-  TokenId token = 0;
-  uint32_t position = 0;  // in its sequence, from 0
-  uint32_t table = 0;     // index into Batch::tables
-  bool wants_logits = false;
-};
-
-// The sealed pages of one table whose bytes are to be checked as they are read: run checksums of page j at [j], each
-// [layout runs], as kv::RunChecksums gives them. Pages past the end are not sealed, and not checked.
-using SealedSums = std::span<const uint64_t* const>;
-
-// Views; the caller keeps what they show alive and unchanged until Run returns.
-struct Batch {
-  std::span<const BatchRow> rows;
-  // tables[i][j]: payload (behind the head tag) of page j of sequence i, 64-byte aligned.
-  std::span<const std::span<std::byte* const>> tables;
-  // Empty: nothing is checked. Else one entry a table.
-  std::span<const SealedSums> sums{};
-};
 
 struct ExecutorOptions {
   int threads = 1;          // the caller's thread is one of them
@@ -44,30 +23,20 @@ struct ExecutorOptions {
 
 // One thread uses an executor at a time; it owns its thread pool and its activations. It keeps the model alive.
 // With `cpus` given, Run pins the thread that calls it to the first of them, and leaves it so.
-class Executor {
+class Executor final : public Computation {
  public:
   // Errors: InvalidArgument (options), ResourceExhausted (memory, threads).
   static absl::StatusOr<std::unique_ptr<Executor>> Create(std::shared_ptr<const Model> model, ExecutorOptions options);
 
-  ~Executor();
+  ~Executor() override;
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Writes K and V of every row into slot position % page_tokens of page position / page_tokens of its table, attends
-  // over positions 0 to position, and returns the logits, [rows that want them, in order][vocabulary] f32, valid until
-  // the next call of Run or SelfTest. All writes of a layer come before any read of that layer.
-  // REQUIRES: rows of one table stand next to each other at consecutive rising positions; all earlier positions of the
-  // table are written; no page is in two tables.
-  // Errors: InvalidArgument, before anything is written, when there are no or too many rows, a token is not in the
-  // vocabulary, a table or page is missing, or positions do not follow each other. Internal: the computation failed,
-  // and the rows' slots hold anything.
-  absl::StatusOr<std::span<const float>> Run(const Batch& batch);
-  // The same for layer 0 alone, whose K and V depend on token and position only: it writes them, and no logits come of it.
-  // Rows may stand in any order and at any position, each slot once. Only layer 0's part of every page must be there (the
-  // first kv_heads * layout.run_bytes() bytes of its payload).
-  absl::Status RunFirstLayer(const Batch& batch);
-  // Whether the last Run read bytes of `table` that are not those of its checksums (Batch::sums).
-  bool ReadWrongBytes(uint32_t table) const;
+  // Run leaves the logits valid until the next call of Run or SelfTest.
+  absl::StatusOr<std::span<const float>> Run(const Batch& batch) override;
+  absl::Status RunFirstLayer(const Batch& batch) override;
+  bool ReadWrongBytes(uint32_t table) const override;
+  uint32_t vocabulary() const override { return model().info().vocabulary; }
 #ifdef COFFERDAM_FAULTS
   uint64_t check_cycles() const;  // as Step's
 #endif
