@@ -257,7 +257,7 @@ absl::Status ShmReader::Copy(const ReadRequest& request) const {
   if (closed_) return absl::UnavailableError("the fabric connection was closed");
   if (!alive()) return absl::UnavailableError("the source of the pages is gone");
   if (absl::Status status = CheckBounds(request, info_.region, memory_.size()); !status.ok()) return status;
-  std::memcpy(request.destination.data(), memory_.data() + request.source_offset, request.destination.size());
+  std::ranges::copy(memory_.subspan(request.source_offset, request.destination.size()), request.destination.begin());
   return absl::OkStatus();
 }
 

@@ -303,6 +303,13 @@ TEST_F(ShmTest, OutOfBoundsIsAnErrorAndTouchesNothing) {
   EXPECT_TRUE(Arrived(kBytes - 64));
 }
 
+TEST_F(ShmTest, AReadOfNoBytesIsARead) {
+  Serve();
+  auto reader = Connect();
+  ASSERT_TRUE(reader.ok());
+  EXPECT_TRUE(ReadNow(**reader, {.region = kRegion, .source_offset = kBytes, .destination = {}}).ok());
+}
+
 TEST_F(ShmTest, CloseEndsEveryOutstandingReadExactlyOnceBeforeItReturns) {
   Serve();
   auto reader = Connect();
