@@ -6,9 +6,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -203,11 +204,13 @@ void AgainstABadPeer(fuzz::Input& input) {
   World& world = TheWorld();
   const int peer = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   const sockaddr_un address = AddressOf(world.Honest());
-  CD_CHECK(connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0, "the source accepts");
+  while (connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    CD_CHECK(errno == EINTR, "the source accepts");  // libFuzzer's clock is a signal
   const auto hand = static_cast<Hand>(input.Byte() % static_cast<uint8_t>(Hand::kKinds));
   Send(peer, input.Text(input.Byte()), HandedOver(hand));
   const auto reader = Connect("shm:" + world.Honest(), kLayout, std::chrono::seconds(4));
   close(peer);
+  if (!reader.ok()) std::fprintf(stderr, "%s\n", reader.status().ToString().c_str());
   CD_CHECK(reader.ok(), "an honest reader is served beside a bad one");
   CheckRead(**reader, input, false);
 }
