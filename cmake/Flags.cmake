@@ -23,5 +23,14 @@ if(COFFERDAM_SANITIZE)
     list(APPEND COFFERDAM_TEST_ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp")
   endif()
 endif()
+if(COFFERDAM_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "COFFERDAM_FUZZ needs Clang, which brings libFuzzer: cmake --preset fuzz")
+  endif()
+  # Counts branches and compared values for libFuzzer; its main is linked into the targets of fuzz/ alone.
+  # Clang 19 calls deprecated what libstdc++ 12 uses inside of its own std::stable_sort.
+  # Since Clang 18 some templates have other names than GCC 12 gave them in Debian's Abseil.
+  target_compile_options(cofferdam_flags INTERFACE -fsanitize=fuzzer-no-link -Wno-deprecated-declarations -fclang-abi-compat=17)
+endif()
 # Assertions stay on in every build: see base/check.h.
 string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")

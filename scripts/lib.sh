@@ -10,10 +10,10 @@ packages=(g++ cmake ninja-build ccache git pkg-config ca-certificates openssl cu
   protobuf-compiler protobuf-compiler-grpc libabsl-dev libboost1.81-dev libsodium-dev libxxhash-dev libspdlog-dev libcli11-dev
   libgtest-dev libgmock-dev spin)
 
-# Installs what is missing, as root or through sudo; takes no time when everything is there.
+# Installs what is missing of these and of those that are named; as root or through sudo. Takes no time when everything is there.
 install_packages() {
   local missing=() name
-  for name in "${packages[@]}"; do
+  for name in "${packages[@]}" "$@"; do
     dpkg-query -W -f '${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
   done
   # An npm from elsewhere conflicts with Debian's; any npm will do.

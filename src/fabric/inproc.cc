@@ -1,6 +1,6 @@
 #include "fabric/inproc.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "base/check.h"
 #include "fabric/bounds.h"
@@ -130,7 +130,7 @@ absl::Status InprocReader::Perform(const ReadRequest& request) {
   if (fail) {
     if (absl::Status status = fail(number); !status.ok()) return status;
   }
-  std::memcpy(request.destination.data(), memory_.data() + request.source_offset, request.destination.size());
+  std::ranges::copy(memory_.subspan(request.source_offset, request.destination.size()), request.destination.begin());
   if (corrupt) corrupt(number, request.destination);
   return WaitWhile(&InprocFaults::pause_after_);
 }

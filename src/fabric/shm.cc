@@ -44,6 +44,15 @@ absl::Status Errno(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::generic_category().message(errno)));
 }
 
+// A call that a signal has interrupted has not failed. One with a timeout is interrupted even when its process goes on after a
+// stop.
+template <typename Call>
+auto Uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
 sockaddr_un Address(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -82,7 +91,7 @@ int ReceiveHello(int socket, Hello& hello) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  const ssize_t received = Uninterrupted([&] { return recvmsg(socket, &message, MSG_CMSG_CLOEXEC); });
   std::vector<int> fds;
   for (cmsghdr* header = received >= 0 ? CMSG_FIRSTHDR(&message) : nullptr; header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
@@ -197,7 +206,7 @@ absl::StatusOr<std::unique_ptr<Reader>> ShmReader::Connect(const std::string& pa
   Hello hello;
   int fd = -1;
   absl::Status status;
-  if (connect(link, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (Uninterrupted([&] { return connect(link, reinterpret_cast<const sockaddr*>(&address), sizeof address); }) != 0) {
     status = Errno(absl::StrCat("fabric socket ", path));
   } else if (!IsSameUser(link)) {
     status = absl::FailedPreconditionError(absl::StrCat("fabric socket ", path, ": another user serves on it"));
@@ -257,7 +266,7 @@ absl::Status ShmReader::Copy(const ReadRequest& request) const {
   if (closed_) return absl::UnavailableError("the fabric connection was closed");
   if (!alive()) return absl::UnavailableError("the source of the pages is gone");
   if (absl::Status status = CheckBounds(request, info_.region, memory_.size()); !status.ok()) return status;
-  std::memcpy(request.destination.data(), memory_.data() + request.source_offset, request.destination.size());
+  std::ranges::copy(memory_.subspan(request.source_offset, request.destination.size()), request.destination.begin());
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/falloc.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -12,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <thread>
 #include <vector>
@@ -95,13 +97,15 @@ class ShmTest : public ::testing::Test {
   }
 
   // A source that says `hello` and hands over `fds`, whatever they are. Returns how a reader takes it.
-  absl::Status ConnectToFake(const Hello& hello, std::vector<int> fds) {
+  absl::Status ConnectToFake(
+      const Hello& hello, std::vector<int> fds, const std::function<void()>& before_hello = [] {}) {
     const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     const sockaddr_un address = SocketAddress(path_);
     EXPECT_EQ(bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
     EXPECT_EQ(listen(listener, 1), 0);
     std::jthread fake([&] {
       const int peer = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      before_hello();
       iovec data{.iov_base = const_cast<Hello*>(&hello), .iov_len = sizeof hello};
       alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
       msghdr message = MessageOf(data, control);
@@ -287,6 +291,21 @@ TEST_F(ShmTest, AHelloThatIsWrongOrHasNotOneDescriptorIsRefusedAndLeaksNone) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
+TEST_F(ShmTest, ASignalDoesNotEndTheWaitForAHello) {
+  struct sigaction interrupt {
+  }, before{};
+  interrupt.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &interrupt, &before);
+  const auto signal_often = [connecting = pthread_self()] {
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::sleep_for(milliseconds(2));
+      pthread_kill(connecting, SIGUSR1);
+    }
+  };
+  EXPECT_TRUE(ConnectToFake({}, {region_->fd()}, signal_often).ok());
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
 TEST_F(ShmTest, OutOfBoundsIsAnErrorAndTouchesNothing) {
   Serve();
   auto reader = Connect();
@@ -301,6 +320,13 @@ TEST_F(ShmTest, OutOfBoundsIsAnErrorAndTouchesNothing) {
   EXPECT_TRUE(absl::IsInvalidArgument(ReadNow(**reader, other))) << "a region of another boot";
   EXPECT_TRUE(ReadNow(**reader, Request(kBytes - 64, 64)).ok()) << "and the reader goes on";
   EXPECT_TRUE(Arrived(kBytes - 64));
+}
+
+TEST_F(ShmTest, AReadOfNoBytesIsARead) {
+  Serve();
+  auto reader = Connect();
+  ASSERT_TRUE(reader.ok());
+  EXPECT_TRUE(ReadNow(**reader, {.region = kRegion, .source_offset = kBytes, .destination = {}}).ok());
 }
 
 TEST_F(ShmTest, CloseEndsEveryOutstandingReadExactlyOnceBeforeItReturns) {

@@ -8,7 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "gateway/completion.h"
-#include "gateway/verified_pages.h"
+#include "gateway/http_parser.h"
+#include "gateway/routes.h"
 
 namespace cofferdam::gateway {
 namespace {
@@ -17,42 +18,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-std::string Text(boost::beast::string_view view) { return std::string(view.data(), view.size()); }
-
 }  // namespace
-
-class Connection::Parser : public http::request_parser<http::string_body> {
- public:
-  explicit Parser(const GatewayOptions& options) {
-    header_limit(static_cast<uint32_t>(options.max_header_bytes));
-    body_limit(options.max_body_bytes);
-  }
-
-  // None when the target is not a path.
-  std::optional<HttpRequest> Head() const {
-    const auto& message = get();
-    const std::optional<std::string> path = PathOf(Text(message.target()));
-    if (!path.has_value()) return std::nullopt;
-    HttpRequest request;
-    request.method = Text(message.method_string());
-    request.path = *path;
-    request.authorization = Text(message[http::field::authorization]);
-    request.content_type = Text(message[http::field::content_type]);
-    request.content_encoding = Text(message[http::field::content_encoding]);
-    request.expect = Text(message[http::field::expect]);
-    const std::string id = Text(message["X-Request-Id"]);
-    if (IsRequestId(id)) request.request_id = id;
-    const auto [first, last] = message.equal_range(kVerifyHeader);
-    for (auto line = first; line != last; ++line) {
-      request.verify = request.verify.has_value() ? absl::StrCat(*request.verify, ",", Text(line->value())) : Text(line->value());
-    }
-    request.http_1_0 = message.version() < 11;
-    request.keep_alive = message.keep_alive();
-    request.chunked = chunked();
-    if (const auto length = content_length(); length.has_value()) request.content_length = *length;
-    return request;
-  }
-};
 
 Connection::Connection(Service& service, asio::ip::tcp::socket socket)
     : service_(service),
@@ -114,7 +80,7 @@ asio::awaitable<bool> Connection::AwaitRequest() {
   co_return !error && !stop_;
 }
 
-asio::awaitable<bool> Connection::ReadHead(Parser& parser) {
+asio::awaitable<bool> Connection::ReadHead(HttpParser& parser) {
   error_code error;
   client_->Arm(service_.options.header_timeout);
   co_await http::async_read_header(client_->socket(), client_->buffer(), parser, asio::redirect_error(asio::use_awaitable, error));
@@ -138,7 +104,7 @@ asio::awaitable<bool> Connection::ReadHead(Parser& parser) {
   co_return false;
 }
 
-asio::awaitable<bool> Connection::ReadBody(Parser& parser, const Route& route, const HttpRequest& request) {
+asio::awaitable<bool> Connection::ReadBody(HttpParser& parser, const Route& route, const HttpRequest& request) {
   if (!request.expect.empty() && !request.http_1_0 && !parser.is_done()) {
     const bool sent = co_await client_->Write("HTTP/1.1 100 Continue\r\n\r\n");
     if (!sent) co_return false;
@@ -182,7 +148,8 @@ Framing Connection::FramingOf(const HttpRequest& request) const {
 asio::awaitable<bool> Connection::ServeOne() {
   const bool coming = co_await AwaitRequest();
   if (!coming) co_return false;
-  const auto parser = std::make_unique<Parser>(service_.options);
+  const auto parser = std::make_unique<HttpParser>(
+      HttpParser::Limits{.header_bytes = service_.options.max_header_bytes, .body_bytes = service_.options.max_body_bytes});
   const bool headed = co_await ReadHead(*parser);
   if (!headed) co_return false;
   std::optional<HttpRequest> request = parser->Head();
@@ -192,7 +159,8 @@ asio::awaitable<bool> Connection::ServeOne() {
   }
   const Route route = FindRoute(request->path);
   std::string domain;
-  std::optional<HttpReply> refusal = CheckHead(service_, route, *request, &domain);
+  std::optional<HttpReply> refusal =
+      CheckHead({.keys = service_.keys, .max_body_bytes = service_.options.max_body_bytes}, route, *request, &domain);
   // A chunked body does not say how long it will be.
   const uint64_t expected = request->chunked ? service_.options.max_body_bytes : request->content_length.value_or(0);
   Quota::Share share = service_.body_bytes.Take(expected);

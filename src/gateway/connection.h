@@ -9,10 +9,12 @@
 
 #include "gateway/client.h"
 #include "gateway/http_message.h"
-#include "gateway/routes.h"
+#include "gateway/route.h"
 #include "gateway/service.h"
 
 namespace cofferdam::gateway {
+
+class HttpParser;
 
 // Runs on the strand of its socket; RequestStop alone may be called from any thread. `service` must outlive it.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -29,14 +31,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void RequestStop(bool force);
 
  private:
-  class Parser;
   boost::asio::awaitable<void> ServeAll();
   // One request and its answer. Returns whether another may follow.
   boost::asio::awaitable<bool> ServeOne();
   // Waits for the first byte of a request. Returns false when there will be none.
   boost::asio::awaitable<bool> AwaitRequest();
-  boost::asio::awaitable<bool> ReadHead(Parser& parser);
-  boost::asio::awaitable<bool> ReadBody(Parser& parser, const Route& route, const HttpRequest& request);
+  boost::asio::awaitable<bool> ReadHead(HttpParser& parser);
+  boost::asio::awaitable<bool> ReadBody(HttpParser& parser, const Route& route, const HttpRequest& request);
   // Sends the answer and closes: part of the request was not read.
   boost::asio::awaitable<void> ReplyAndClose(HttpReply reply, const std::string& route);
   boost::asio::awaitable<bool> Dispatch(HttpRequest request, const Route& route, std::string domain, Quota::Share share);

@@ -34,6 +34,10 @@ bool TooDeep(std::string_view body) {
   return false;
 }
 
+bool Contains(NumberRange range, double number) {
+  return std::isfinite(number) && number >= range.low && number <= range.high && !(range.without_low && number == range.low);
+}
+
 }  // namespace
 
 std::variant<Json, ApiError> ParseObject(std::string_view body) {
@@ -74,12 +78,22 @@ double Fields::Number(std::string_view name, double otherwise, NumberRange range
     return otherwise;
   }
   const auto number = value->get<double>();
-  if (!std::isfinite(number) || number < range.low || number > range.high || (range.without_low && number == range.low)) {
-    Fail(name, absl::StrCat("must be ", range.without_low ? "over " : "from ", range.low,
-                            range.without_low ? " and up to " : " to ", range.high));
-    return otherwise;
-  }
-  return number;
+  if (Contains(range, number)) return number;
+  FailOutside(name, range);
+  return otherwise;
+}
+
+float Fields::Float(std::string_view name, float otherwise, NumberRange range) {
+  const double number = Number(name, otherwise, range);
+  const auto rounded = static_cast<float>(number);
+  if (Contains(range, rounded)) return rounded;
+  FailOutside(name, range);
+  return otherwise;
+}
+
+void Fields::FailOutside(std::string_view name, NumberRange range) {
+  Fail(name, absl::StrCat("must be ", range.without_low ? "over " : "from ", range.low, range.without_low ? " and up to " : " to ",
+                          range.high));
 }
 
 std::optional<int64_t> Fields::Integer(std::string_view name, IntegerRange range) {

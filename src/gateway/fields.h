@@ -38,6 +38,8 @@ class Fields {
   // Null when the field is absent or null.
   const Json* Find(std::string_view name) const;
   double Number(std::string_view name, double otherwise, NumberRange range);
+  // The same for what is passed on as a float: it is the float that must be in the range, since workers judge that one.
+  float Float(std::string_view name, float otherwise, NumberRange range);
   std::optional<int64_t> Integer(std::string_view name, IntegerRange range);
   bool Bool(std::string_view name, bool otherwise);
   std::string String(std::string_view name, size_t max_bytes);
@@ -48,6 +50,8 @@ class Fields {
   const std::optional<ApiError>& error() const { return error_; }
 
  private:
+  void FailOutside(std::string_view name, NumberRange range);
+
   const Json& object_;
   std::optional<ApiError> error_;
 };

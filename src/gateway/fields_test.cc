@@ -23,6 +23,17 @@ TEST(Fields, TheFirstFaultIsKept) {
   EXPECT_EQ(fields.error()->param, "a");
 }
 
+// Workers judge the float; what is over 0 as a double may be 0 as one.
+TEST(Fields, AFloatIsJudgedAsItIsPassedOn) {
+  const Json object = {{"small", 1e-60}};
+  Fields fields(object);
+  EXPECT_EQ(fields.Float("small", 1, {0, 1}), 0);
+  EXPECT_FALSE(fields.error().has_value());
+  fields.Float("small", 1, {0, 1, true});
+  ASSERT_TRUE(fields.error().has_value());
+  EXPECT_EQ(fields.error()->message, "'small' must be over 0 and up to 1.");
+}
+
 TEST(Fields, DepthIsCountedOutsideOfStrings) {
   const std::string brackets(200, '[');
   EXPECT_TRUE(std::holds_alternative<Json>(ParseObject("{\"a\":\"" + brackets + "\\\"" + brackets + "\"}")));

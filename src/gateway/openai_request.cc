@@ -133,12 +133,12 @@ void ReadBias(Fields& fields, int32_t vocabulary, v1::Sampling& sampling) {
 
 void ReadSampling(Fields& fields, int32_t vocabulary, CompletionRequest& request) {
   v1::Sampling& sampling = request.sampling;
-  sampling.set_temperature(static_cast<float>(fields.Number("temperature", 1, {0, 2})));
-  sampling.set_top_p(static_cast<float>(fields.Number("top_p", 1, {0, 1, true})));
-  sampling.set_min_p(static_cast<float>(fields.Number("min_p", 0, {0, 1})));
-  sampling.set_repetition_penalty(static_cast<float>(fields.Number("repetition_penalty", 1, {0, 10, true})));
-  sampling.set_presence_penalty(static_cast<float>(fields.Number("presence_penalty", 0, {-2, 2})));
-  sampling.set_frequency_penalty(static_cast<float>(fields.Number("frequency_penalty", 0, {-2, 2})));
+  sampling.set_temperature(fields.Float("temperature", 1, {0, 2}));
+  sampling.set_top_p(fields.Float("top_p", 1, {0, 1, true}));
+  sampling.set_min_p(fields.Float("min_p", 0, {0, 1}));
+  sampling.set_repetition_penalty(fields.Float("repetition_penalty", 1, {0, 10, true}));
+  sampling.set_presence_penalty(fields.Float("presence_penalty", 0, {-2, 2}));
+  sampling.set_frequency_penalty(fields.Float("frequency_penalty", 0, {-2, 2}));
   // -1 is what other servers call "off".
   const int64_t top_k = fields.Integer("top_k", {-1, std::numeric_limits<int32_t>::max()}).value_or(0);
   sampling.set_top_k(static_cast<int32_t>(top_k < 0 ? 0 : top_k));

@@ -1,5 +1,6 @@
 #include "gateway/options.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/address.h"
 
@@ -28,6 +29,11 @@ absl::Status CheckOptions(const GatewayOptions& options) {
   for (const std::string& key : options.api_keys) {
     if (key.empty() || key.size() > kMaxKeyBytes) {
       return absl::InvalidArgumentError(absl::StrCat("an API key must have 1 to ", kMaxKeyBytes, " bytes"));
+    }
+    // A header loses its spaces at both ends on the way: nobody could send such a key.
+    if (absl::ascii_isspace(static_cast<unsigned char>(key.front())) ||
+        absl::ascii_isspace(static_cast<unsigned char>(key.back()))) {
+      return absl::InvalidArgumentError("an API key must not begin or end with a space");
     }
   }
   if (options.max_connections == 0 || options.max_in_flight == 0 || options.max_queue == 0 || options.max_body_bytes == 0 ||

@@ -86,6 +86,11 @@ void DecodeHandoff::OnAnnounced(const AttemptId& attempt, std::span<const Announ
   IssueReads(actions);
 }
 
+void DecodeHandoff::OnMalformed(const AttemptId& attempt, const absl::Status& reason, DecodeActions& actions) {
+  if (!IsCurrent(attempt)) return;
+  OnStreamEnded(absl::UnavailableError(absl::StrCat("the worker sent nonsense: ", reason.message())), actions);
+}
+
 void DecodeHandoff::IssueReads(DecodeActions& actions) {
   while (state_ == State::kRunning && !queue_.empty() && window_.TryTake(share_, options_.page_bytes)) {
     AnnouncedPage page = std::move(queue_.front());

@@ -76,6 +76,8 @@ class DecodeHandoff {
   void OnAnnounced(const AttemptId& attempt, std::span<const AnnouncedPage> pages, Time now, DecodeActions& actions);
   // `steps` counts the peer's engine steps: it talks off its compute threads, so words alone prove no progress.
   void OnHeartbeat(const AttemptId& attempt, uint64_t steps, Time now, DecodeActions& actions);
+  // A message that cannot be read. Whoever sends one is not waited for.
+  void OnMalformed(const AttemptId& attempt, const absl::Status& reason, DecodeActions& actions);
   // However it ended: before full coverage any end is a failure.
   void OnStreamEnded(const absl::Status& status, DecodeActions& actions);
 

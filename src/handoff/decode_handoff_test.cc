@@ -165,6 +165,14 @@ TEST_F(DecodeHandoffTest, I8_MessagesOfAnEarlierAttemptAreCountedAndDropped) {
   EXPECT_EQ(handoff_.stale_messages(), 3u);
 }
 
+TEST_F(DecodeHandoffTest, I8_AMalformedMessageOfAnEarlierAttemptEndsNothing) {
+  handoff_.OnMalformed(kEarlier, absl::InvalidArgumentError("no digest"), actions_);
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_EQ(handoff_.stale_messages(), 1u);
+  handoff_.OnMalformed(kAttempt, absl::InvalidArgumentError("no digest"), actions_);
+  ExpectFailed(true);
+}
+
 TEST_F(DecodeHandoffTest, I8_AnEarlierAttemptsWordsDoNotKeepASilentPeerAlive) {
   for (int i = 0; i < 8; ++i) {
     handoff_.OnHeartbeat(kEarlier, 1, now_, actions_);

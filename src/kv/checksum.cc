@@ -47,7 +47,7 @@ struct Kernel {
   void (*whole)(const Lanes& first, const std::byte* bytes, size_t size, const uint8_t* last, uint8_t* state);
 };
 
-uint8_t Double(uint8_t x) { return static_cast<uint8_t>(x << 1U ^ (x >> 7U) * 0x1bU); }
+uint8_t Double(uint8_t x) { return static_cast<uint8_t>(unsigned{x} << 1U ^ (unsigned{x} >> 7U) * 0x1bU); }
 
 // From its definition: the inverse in GF(2^8), and an affine map.
 std::array<uint8_t, 256> MakeSubBytes() {

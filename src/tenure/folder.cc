@@ -65,8 +65,9 @@ bool ParseFileName(std::string_view name, FileId& file) {
     const std::string_view digits = name.substr(digits_at, name.size() - digits_at - kSuffix.size());
     if (!std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; })) return false;
     file.role = role;
+    // The last: a file has one name, so that what is listed is what is opened and removed.
     return FromHex(name.substr(start.size(), 16), file.boot) &&
-           absl::SimpleAtoi(absl::string_view(digits.data(), digits.size()), &file.number);
+           absl::SimpleAtoi(absl::string_view(digits.data(), digits.size()), &file.number) && FileName(file) == name;
   }
   return false;
 }

@@ -31,10 +31,10 @@ TEST(FolderTest, NamesComeBack) {
   }
   EXPECT_EQ(FileName(Decode(0xab, 7)), "decode-00000000000000ab-000007.jsonl");
   FileId parsed;
-  for (const char* name :
-       {"", "decode", "decode-.jsonl", "decode-00000000000000ab-00007.jsonl", "decode-00000000000000ab-000007.json",
-        "decode-00000000000000xx-000007.jsonl", "gateway-00000000000000ab-000007.jsonl",
-        "decode-00000000000000ab-99999999999.jsonl", "decode-00000000000000ab-+00007.jsonl"}) {
+  for (const char* name : {"", "decode", "decode-.jsonl", "decode-00000000000000ab-00007.jsonl",
+                           "decode-00000000000000ab-000007.json", "decode-00000000000000xx-000007.jsonl",
+                           "gateway-00000000000000ab-000007.jsonl", "decode-00000000000000ab-99999999999.jsonl",
+                           "decode-00000000000000ab-+00007.jsonl", "decode-00000000000000ab-0000007.jsonl"}) {
     EXPECT_FALSE(ParseFileName(name, parsed)) << name;
   }
 }

@@ -150,8 +150,7 @@ std::string Tokenizer::Detokenize(std::span<const TokenId> tokens, bool special)
   for (const TokenId id : tokens) {
     std::string bytes = TokenBytes(id, special);
     // SentencePiece puts a space before the first word, which was never in the text.
-    if (first && leading_space && !bytes.empty() && bytes.front() == ' ') bytes.erase(0, 1);
-    if (!bytes.empty()) first = false;
+    if (!bytes.empty() && std::exchange(first, false) && leading_space && bytes.front() == ' ') bytes.erase(0, 1);
     text += characters.Feed(bytes);
   }
   return text + characters.Finish();

@@ -76,6 +76,14 @@ TEST_P(Vocabulary, BytesOfTokensAreTheText) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Vocabulary, testing::Values("qwen2", "llama-bpe", "llama-spm", "phi-3", "gpt-2"));
 
+TEST(Tokenizer, SpacesBeforeTheFirstWordComeBack) {
+  const auto tokenizer = LoadVocabulary("llama-spm");
+  ASSERT_NE(tokenizer, nullptr);
+  for (const std::string text : {"a", " a", "  a", "   a", " ", " \n a"}) {
+    EXPECT_EQ(tokenizer->Detokenize(*tokenizer->Tokenize(text, false, false), false), text) << "'" << text << "'";
+  }
+}
+
 TEST(Tokenizer, SpecialTokensAreTextUnlessAsked) {
   const auto tokenizer = LoadVocabulary("qwen2");
   ASSERT_NE(tokenizer, nullptr);

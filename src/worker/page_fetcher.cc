@@ -128,27 +128,9 @@ void PageFetcher::OnPrefillEvent(FetchId id, const v1::PrefillEvent& event) {
     ++counters_.stale_messages;
     return;
   }
-  const handoff::AttemptId attempt = FromWire(event.attempt());
-  const Clock::time_point now = Clock::now();
   const uint64_t stale_before = fetch->handoff->stale_messages();
   handoff::DecodeActions actions;
-  if (event.has_admitted()) {
-    fetch->handoff->OnAdmitted(attempt, now, actions);
-  } else if (event.has_heartbeat()) {
-    fetch->handoff->OnHeartbeat(attempt, event.heartbeat().steps(), now, actions);
-  } else if (event.has_sealed()) {
-    std::vector<handoff::AnnouncedPage> pages;
-    for (const v1::SealedPage& wire : event.sealed().pages()) {
-      auto page = FromWire(wire);
-      if (!page.ok()) {
-        fetch->handoff->OnStreamEnded(absl::UnavailableError(absl::StrCat("the worker sent nonsense: ", page.status().message())),
-                                      actions);
-        break;
-      }
-      pages.push_back(*std::move(page));
-    }
-    fetch->handoff->OnAnnounced(attempt, pages, now, actions);
-  }
+  Deliver(event, Clock::now(), *fetch->handoff, actions);
   counters_.stale_messages += fetch->handoff->stale_messages() - stale_before;
   Act(id, std::move(actions));
 }

@@ -74,17 +74,10 @@ absl::StatusOr<engine::SequenceSpec> PageServer::SpecOf(const v1::PrefillRequest
                                                                 " worker's is {", core_.layout().Describe(), "}")),
                      {.code = std::string(error_code::kLayoutMismatch)});
   }
-  if (open.request_id().size() > kMaxIdBytes || open.domain().size() > kMaxIdBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("request id and domain have at most ", kMaxIdBytes, " bytes"));
-  }
-  engine::SequenceSpec spec;
-  if (open.cache_salt().size() > kMaxIdBytes)
-    return absl::InvalidArgumentError(absl::StrCat("cache_salt has at most ", kMaxIdBytes, " bytes"));
-  if (open.priority() > kMaxPriority) return absl::InvalidArgumentError(absl::StrCat("priority is 0 to ", kMaxPriority));
-  spec.order = OrderOf(open.priority());
-  spec.domain_key = kv::DomainKey(core_.options().cluster_secret, open.domain(), open.cache_salt());
-  spec.domain = kv::DomainName(open.domain(), open.cache_salt());
-  spec.tokens.assign(open.tokens().begin(), open.tokens().end());
+  auto spec = FromWire(open);
+  if (!spec.ok()) return spec.status();
+  spec->domain_key = kv::DomainKey(core_.options().cluster_secret, open.domain(), open.cache_salt());
+  spec->domain = kv::DomainName(open.domain(), open.cache_salt());
   return spec;
 }
 

@@ -106,4 +106,34 @@ absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire) {
   return spec;
 }
 
+absl::StatusOr<engine::SequenceSpec> FromWire(const v1::Open& wire) {
+  if (wire.request_id().size() > kMaxIdBytes || wire.domain().size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("request id and domain have at most ", kMaxIdBytes, " bytes"));
+  }
+  if (wire.cache_salt().size() > kMaxIdBytes)
+    return absl::InvalidArgumentError(absl::StrCat("cache_salt has at most ", kMaxIdBytes, " bytes"));
+  if (wire.priority() > kMaxPriority) return absl::InvalidArgumentError(absl::StrCat("priority is 0 to ", kMaxPriority));
+  engine::SequenceSpec spec;
+  spec.order = OrderOf(wire.priority());
+  spec.tokens.assign(wire.tokens().begin(), wire.tokens().end());
+  return spec;
+}
+
+void Deliver(const v1::PrefillEvent& event, handoff::Time now, handoff::DecodeHandoff& handoff, handoff::DecodeActions& actions) {
+  const handoff::AttemptId attempt = FromWire(event.attempt());
+  if (event.has_admitted()) {
+    handoff.OnAdmitted(attempt, now, actions);
+  } else if (event.has_heartbeat()) {
+    handoff.OnHeartbeat(attempt, event.heartbeat().steps(), now, actions);
+  } else if (event.has_sealed()) {
+    std::vector<handoff::AnnouncedPage> pages;
+    for (const v1::SealedPage& wire : event.sealed().pages()) {
+      auto page = FromWire(wire);
+      if (!page.ok()) return handoff.OnMalformed(attempt, page.status(), actions);
+      pages.push_back(*std::move(page));
+    }
+    handoff.OnAnnounced(attempt, pages, now, actions);
+  }
+}
+
 }  // namespace cofferdam::worker

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "cofferdam.pb.h"
 #include "engine/engine.h"
+#include "handoff/decode_handoff.h"
 #include "handoff/types.h"
 #include "kv/checks.h"
 #include "kv/seal.h"
@@ -37,6 +38,13 @@ void ToWire(const kv::CheckCounts& checks, v1::Finished* wire);
 // The spec of a decode request; `domain_key` is left to the caller. InvalidArgument for lists whose lengths do not match
 // or that are too long. Whether the values can be served is the engine's to judge.
 absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire);
+
+// The spec of a run; `domain_key` and `domain` are left to the caller. InvalidArgument for ids that are too long, or such a
+// priority.
+absl::StatusOr<engine::SequenceSpec> FromWire(const v1::Open& wire);
+
+// A message of a run, to the machine that it is for. One without content has no effect.
+void Deliver(const v1::PrefillEvent& event, handoff::Time now, handoff::DecodeHandoff& handoff, handoff::DecodeActions& actions);
 
 }  // namespace cofferdam::worker
 

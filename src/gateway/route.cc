@@ -1,0 +1,96 @@
+#include "gateway/route.h"
+
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace cofferdam::gateway {
+namespace {
+
+constexpr size_t kMaxShownBytes = 200;
+
+std::string Allow(const Route& route) { return route.post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS"; }
+
+bool IsJsonType(std::string_view type) {
+  std::string name(type.substr(0, type.find(';')));
+  absl::AsciiStrToLower(&name);
+  absl::StripAsciiWhitespace(&name);
+  return name == "application/json" || (absl::StartsWith(name, "application/") && absl::EndsWith(name, "+json"));
+}
+
+std::optional<HttpReply> CheckMethod(const Route& route, const HttpRequest& request) {
+  if (request.method == "OPTIONS") {
+    HttpReply reply;
+    reply.status = 204;
+    reply.headers.emplace_back("Allow", route.id == RouteId::kNone ? "GET, HEAD, POST, OPTIONS" : Allow(route));
+    return reply;
+  }
+  if (route.id == RouteId::kNone) {
+    return ErrorReply(
+        HttpError(404, absl::StrCat("There is nothing at ", request.path.substr(0, kMaxShownBytes), "."), "not_found"));
+  }
+  const bool allowed = route.post ? request.method == "POST" : request.method == "GET" || request.method == "HEAD";
+  if (allowed) return std::nullopt;
+  HttpReply reply = ErrorReply(HttpError(405, absl::StrCat("This path allows ", Allow(route), "."), "method_not_allowed"));
+  reply.headers.emplace_back("Allow", Allow(route));
+  return reply;
+}
+
+std::optional<HttpReply> CheckBodyHead(size_t max_body_bytes, const Route& route, const HttpRequest& request) {
+  if (request.content_length.value_or(0) > max_body_bytes) {
+    return ErrorReply(HttpError(413, absl::StrCat("The request body is limited to ", max_body_bytes, " bytes."), "body_too_large"));
+  }
+  if (!request.expect.empty() && !absl::EqualsIgnoreCase(request.expect, "100-continue")) {
+    return ErrorReply(HttpError(417, "Only 'Expect: 100-continue' is understood."));
+  }
+  if (!route.post) return std::nullopt;
+  if (!request.chunked && !request.content_length.has_value()) {
+    return ErrorReply(HttpError(411, "A Content-Length or chunked transfer coding is needed."));
+  }
+  if (!request.content_type.empty() && !IsJsonType(request.content_type)) {
+    return ErrorReply(HttpError(415, "The content type must be application/json."));
+  }
+  if (!request.content_encoding.empty() && !absl::EqualsIgnoreCase(request.content_encoding, "identity")) {
+    return ErrorReply(HttpError(415, "A compressed request body is not supported."));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Route FindRoute(const std::string& path) {
+  static const std::pair<std::string_view, Route> kRoutes[] = {
+      {"/v1/chat/completions", {RouteId::kChat, "/v1/chat/completions", true, true}},
+      {"/v1/completions", {RouteId::kCompletions, "/v1/completions", true, true}},
+      {"/v1/models", {RouteId::kModels, "/v1/models", false, true}},
+      {"/health", {RouteId::kHealth, "/health", false, false}},
+      {"/ready", {RouteId::kHealth, "/ready", false, false}},
+      {"/metrics", {RouteId::kMetrics, "/metrics", false, false}},
+      {"/version", {RouteId::kVersion, "/version", false, false}},
+      {"/tokenize", {RouteId::kTokenize, "/tokenize", true, true}},
+      {"/detokenize", {RouteId::kDetokenize, "/detokenize", true, true}},
+  };
+  for (const auto& [known, route] : kRoutes) {
+    if (path == known) return route;
+  }
+  if (path.starts_with(kModelPrefix)) return {RouteId::kModel, "/v1/models/{id}", false, true};
+  return {RouteId::kNone, "other", false, false};
+}
+
+std::optional<HttpReply> CheckHead(const HeadRules& rules, const Route& route, const HttpRequest& request, std::string* domain) {
+  if (std::optional<HttpReply> refusal = CheckMethod(route, request)) return refusal;
+  if (route.needs_key) {
+    const std::optional<std::string> known = rules.keys.DomainFor(request.authorization);
+    if (!known.has_value()) {
+      return ErrorReply(
+          HttpError(401, "The API key is missing or wrong. Send it as 'Authorization: Bearer KEY'.", "invalid_api_key"));
+    }
+    *domain = *known;
+  }
+  return CheckBodyHead(rules.max_body_bytes, route, request);
+}
+
+}  // namespace cofferdam::gateway
