@@ -23,5 +23,11 @@ if(COFFERDAM_SANITIZE)
     list(APPEND COFFERDAM_TEST_ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp")
   endif()
 endif()
+if(COFFERDAM_COVERAGE)
+  # Unoptimised, the branches are those of the source.
+  target_compile_options(cofferdam_flags INTERFACE --coverage -O0 -fprofile-update=atomic -fprofile-abs-path
+    "SHELL:-include ${CMAKE_SOURCE_DIR}/tests/coverage/no_faults.h")
+  target_link_options(cofferdam_flags INTERFACE --coverage)
+endif()
 # Assertions stay on in every build: see base/check.h.
 string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
