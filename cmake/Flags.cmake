@@ -16,6 +16,9 @@ if(COFFERDAM_SANITIZE)
   if(COFFERDAM_SANITIZE MATCHES "undefined")
     # What is found ends the process, so that no test passes over it.
     target_compile_options(cofferdam_flags INTERFACE -fno-sanitize-recover=undefined)
+    # ggml is built to go on: it ends here, too, but for what the file names.
+    list(APPEND COFFERDAM_TEST_ENVIRONMENT
+      "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:suppressions=${CMAKE_SOURCE_DIR}/cmake/ubsan.supp")
   endif()
   if(COFFERDAM_SANITIZE MATCHES "thread")
     # Asio holds a fence that ThreadSanitizer does not model, beside mutexes that it does.
