@@ -20,6 +20,8 @@ endif()
 set(llama_flavour release)
 if(COFFERDAM_SANITIZE MATCHES "thread")
   set(llama_flavour tsan)
+elseif(COFFERDAM_SANITIZE MATCHES "address")
+  set(llama_flavour asan)
 endif()
 message(STATUS "llama.cpp: looking for a built copy (the first time it is built, which takes minutes)")
 execute_process(

@@ -16,6 +16,9 @@ if(COFFERDAM_SANITIZE)
   if(COFFERDAM_SANITIZE MATCHES "undefined")
     # What is found ends the process, so that no test passes over it.
     target_compile_options(cofferdam_flags INTERFACE -fno-sanitize-recover=undefined)
+    # ggml is built to go on: it ends here, too, but for what the file names.
+    list(APPEND COFFERDAM_TEST_ENVIRONMENT
+      "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:suppressions=${CMAKE_SOURCE_DIR}/cmake/ubsan.supp")
   endif()
   if(COFFERDAM_SANITIZE MATCHES "thread")
     # Asio holds a fence that ThreadSanitizer does not model, beside mutexes that it does.
@@ -31,6 +34,12 @@ if(COFFERDAM_FUZZ)
   # Clang 19 calls deprecated what libstdc++ 12 uses inside of its own std::stable_sort.
   # Since Clang 18 some templates have other names than GCC 12 gave them in Debian's Abseil.
   target_compile_options(cofferdam_flags INTERFACE -fsanitize=fuzzer-no-link -Wno-deprecated-declarations -fclang-abi-compat=17)
+endif()
+if(COFFERDAM_COVERAGE)
+  # Unoptimised, the branches are those of the source.
+  target_compile_options(cofferdam_flags INTERFACE --coverage -O0 -fprofile-update=atomic -fprofile-abs-path
+    "SHELL:-include ${CMAKE_SOURCE_DIR}/tests/coverage/no_faults.h")
+  target_link_options(cofferdam_flags INTERFACE --coverage)
 endif()
 # Assertions stay on in every build: see base/check.h.
 string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")

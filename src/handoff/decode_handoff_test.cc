@@ -360,9 +360,13 @@ TEST_F(DecodeHandoffTest, I12_AnAdoptionThatFailsAfterTheEndChangesNothing) {
 }
 
 TEST_F(DecodeHandoffTest, ARefusalGoesOnToTheClientAndIsNotRetried) {
-  handoff_.OnStreamEnded(absl::InvalidArgumentError("context"), actions_);
-  ExpectFailed(false);
-  EXPECT_TRUE(absl::IsInvalidArgument(Find<Fail>(actions_)->status));
+  for (const absl::Status& refusal : {absl::InvalidArgumentError("context"), absl::FailedPreconditionError("layout")}) {
+    DecodeHandoff handoff(Options(), window_, now_);
+    actions_.clear();
+    handoff.OnStreamEnded(refusal, actions_);
+    ExpectFailed(false);
+    EXPECT_EQ(Find<Fail>(actions_)->status.code(), refusal.code());
+  }
 }
 
 TEST_F(DecodeHandoffTest, AfterTheEndEveryEventIsHarmless) {

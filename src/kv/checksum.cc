@@ -28,7 +28,7 @@ struct alignas(64) Lanes {
 };
 
 // Lanes begin different from each other, so that no two blocks can change places unseen.
-Lanes FirstLanes() {
+constexpr Lanes FirstLanes() {
   Lanes lanes{};
   for (size_t i = 0; i < kLanes; ++i) {
     for (size_t j = 0; j < kBlock; ++j) lanes.lane[i][j] = static_cast<uint8_t>(i * 37 + j * 101 + 11);
@@ -47,10 +47,10 @@ struct Kernel {
   void (*whole)(const Lanes& first, const std::byte* bytes, size_t size, const uint8_t* last, uint8_t* state);
 };
 
-uint8_t Double(uint8_t x) { return static_cast<uint8_t>(unsigned{x} << 1U ^ (unsigned{x} >> 7U) * 0x1bU); }
+constexpr uint8_t Double(uint8_t x) { return static_cast<uint8_t>(unsigned{x} << 1U ^ (unsigned{x} >> 7U) * 0x1bU); }
 
 // From its definition: the inverse in GF(2^8), and an affine map.
-std::array<uint8_t, 256> MakeSubBytes() {
+constexpr std::array<uint8_t, 256> MakeSubBytes() {
   std::array<uint8_t, 256> table{};
   uint8_t p = 1, q = 1;  // p runs through all that is not zero, q is its inverse
   do {
@@ -67,7 +67,7 @@ std::array<uint8_t, 256> MakeSubBytes() {
 }
 
 void PlainRound(uint8_t* state, const uint8_t* block) {
-  static const std::array<uint8_t, 256> kSub = MakeSubBytes();
+  static constexpr std::array<uint8_t, 256> kSub = MakeSubBytes();
   std::array<uint8_t, kBlock> out;
   for (size_t column = 0; column < 4; ++column) {
     std::array<uint8_t, 4> c;
@@ -151,21 +151,18 @@ __attribute__((target("avx512f,vaes,aes"))) void VaesWhole(const Lanes& first, c
 }
 #endif
 
-constexpr Kernel kPlain{.absorb = PlainAbsorb, .round = PlainRound, .fold = PlainFold, .whole = nullptr};
-
-// The best that this processor runs, whatever the build was made for.
-Kernel Best() {
+// By ChecksumKernel.
+constexpr Kernel kKernels[] = {
+    {.absorb = PlainAbsorb, .round = PlainRound, .fold = PlainFold, .whole = nullptr},
 #if defined(__x86_64__)
-  const bool aes = __builtin_cpu_supports("aes") != 0 && __builtin_cpu_supports("sse4.1") != 0;
-  if (aes && __builtin_cpu_supports("vaes") != 0 && __builtin_cpu_supports("avx512f") != 0)
-    return {.absorb = AesAbsorb, .round = AesRound, .fold = AesFold, .whole = VaesWhole};
-  if (aes) return {.absorb = AesAbsorb, .round = AesRound, .fold = AesFold, .whole = nullptr};
+    {.absorb = AesAbsorb, .round = AesRound, .fold = AesFold, .whole = nullptr},
+    {.absorb = AesAbsorb, .round = AesRound, .fold = AesFold, .whole = VaesWhole},
 #endif
-  return kPlain;
-}
+};
+const Kernel& KernelOf(ChecksumKernel kernel) { return kKernels[static_cast<size_t>(kernel)]; }
 
 uint64_t Checksum(const Kernel& kernel, std::span<const std::byte> bytes, uint64_t seed) {
-  static const Lanes kFirst = FirstLanes();
+  static constexpr Lanes kFirst = FirstLanes();
   const std::array<uint64_t, 2> end{bytes.size(), seed};
   std::array<uint8_t, kBlock> last, state;
   std::memcpy(last.data(), end.data(), sizeof end);
@@ -188,15 +185,31 @@ uint64_t Checksum(const Kernel& kernel, std::span<const std::byte> bytes, uint64
 }
 
 uint64_t Checksum(std::span<const std::byte> bytes, uint64_t seed) {
-  static const Kernel kBest = Best();
+  static const Kernel& kBest = KernelOf(BestChecksumKernel(ThisProcessor()));
   return Checksum(kBest, bytes, seed);
 }
 
 }  // namespace
 
+ProcessorFeatures ThisProcessor() {
+#if defined(__x86_64__)
+  return {.aes = __builtin_cpu_supports("aes") != 0,
+          .sse41 = __builtin_cpu_supports("sse4.1") != 0,
+          .vaes = __builtin_cpu_supports("vaes") != 0,
+          .avx512f = __builtin_cpu_supports("avx512f") != 0};
+#else
+  return {};
+#endif
+}
+
+ChecksumKernel BestChecksumKernel(const ProcessorFeatures& has) {
+  if (!has.aes || !has.sse41) return ChecksumKernel::kPlain;
+  return has.vaes && has.avx512f ? ChecksumKernel::kVaes : ChecksumKernel::kAes;
+}
+
 uint64_t RunChecksum(std::span<const std::byte> run) { return Checksum(run, 0); }
 
-uint64_t PlainRunChecksum(std::span<const std::byte> run) { return Checksum(kPlain, run, 0); }
+uint64_t RunChecksumBy(ChecksumKernel kernel, std::span<const std::byte> run) { return Checksum(KernelOf(kernel), run, 0); }
 
 void RunChecksums(const Layout& layout, std::span<const std::byte> payload, std::span<uint64_t> sums) {
   CD_CHECK(payload.size() == layout.payload_bytes() && sums.size() == layout.runs(), "a payload has its layout's size");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <utility>
 
 namespace cofferdam::kv {
 namespace {
@@ -65,9 +66,19 @@ TEST(Layout, RefusesWhatNoPageCanHold) {
     spec.page_tokens = page_tokens;
     EXPECT_EQ(Layout::Make(spec).status().code(), absl::StatusCode::kInvalidArgument) << page_tokens;
   }
-  LayoutSpec spec = Spec();
-  spec.layers = 0;
-  EXPECT_NE(std::string(Layout::Make(spec).status().message()).find("layers"), std::string::npos);
+  const std::pair<const char*, uint32_t LayoutSpec::*> counts[] = {{"layers", &LayoutSpec::layers},
+                                                                   {"kv_heads", &LayoutSpec::kv_heads},
+                                                                   {"head_size_k", &LayoutSpec::head_size_k},
+                                                                   {"head_size_v", &LayoutSpec::head_size_v}};
+  for (const auto& [name, count] : counts) {
+    for (const uint32_t wrong : {0u, 1025u, ~0u}) {
+      LayoutSpec spec = Spec();
+      spec.*count = wrong;
+      const absl::Status status = Layout::Make(spec).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name << " " << wrong;
+      EXPECT_NE(std::string(status.message()).find(name), std::string::npos) << status.message();
+    }
+  }
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
+#include <string_view>
 
 #include "kv/admission.h"
 
@@ -172,6 +174,77 @@ TEST_F(PoolTest, I6_ASealedPagesBytesAreComparedWithTheSealOfTheirTenure) {
     EXPECT_FALSE(pool_.PayloadMatches(handle));
     pool_.Release(std::move(handle), StepEpoch(0));
   }
+}
+
+TEST_F(PoolTest, I9_OfTwoThatWereAdmittedForTheSamePagesTheSecondGetsNone) {
+  auto first = std::get<Admitted>(admission_.Admit({.prompt_tokens = 80}, pool_.counts()));
+  auto second = std::get<Admitted>(admission_.Admit({.prompt_tokens = 80}, pool_.counts()));
+  auto held = pool_.Reserve(std::move(first));
+  ASSERT_TRUE(held.has_value());
+  EXPECT_FALSE(pool_.Reserve(std::move(second)).has_value());
+  EXPECT_EQ(In(PageState::kReserved), 5u) << "all or none";
+  pool_.CheckConservation();
+  GiveBack(std::move(*held), 0);
+}
+
+TEST_F(PoolTest, I6_NoTenureAndAPageThatIsNotThereMatchNoTag) {
+  auto handles = Take(1);
+  EXPECT_FALSE(pool_.TagsMatch(PageId(kPages), handles[0].generation()));
+  EXPECT_FALSE(pool_.TagsMatch(handles[0].page(), Generation()));
+  GiveBack(std::move(handles), 0);
+  pool_.Reclaim(StepEpoch(0));
+  EXPECT_FALSE(pool_.TagsMatch(PageId(0), Generation())) << "a free page is in no tenure";
+}
+
+TEST_F(PoolTest, I4_APartialPageOfAPeerIsFilledFurtherHere) {
+  auto handles = Take(1);
+  const std::span<std::byte> payload = pool_.Payload(handles[0].page());
+  std::ranges::fill(payload, std::byte{7});
+  ZeroBeyond(layout_, payload, 5);
+  const Seal seal{.tokens = 5, .layout_id = layout_.id(), .checksum = PayloadChecksum(layout_, payload)};
+  const Arrival arrival = VerifyArrived(
+      layout_, {.page = handles[0].page(), .generation = handles[0].generation(), .payload = payload}, seal, seal.identity, 5);
+  ASSERT_TRUE(pool_.Adopt(handles[0], std::get<Verified>(arrival)).ok());
+  EXPECT_EQ(pool_.StateOf(handles[0].page()), PageState::kFilling);
+  EXPECT_EQ(pool_.SealPage(handles[0], {}, 16).tokens, 16u);
+  GiveBack(std::move(handles), 0);
+}
+
+TEST_F(PoolTest, I2_AHandleThatIsMovedToItselfKeepsItsTenure) {
+  auto handles = Take(1);
+  PageHandle& same = handles[0];
+  handles[0] = std::move(same);
+  EXPECT_TRUE(handles[0].held());
+  EXPECT_TRUE(pool_.TagsMatch(handles[0].page(), handles[0].generation()));
+  GiveBack(std::move(handles), 0);
+}
+
+TEST_F(PoolTest, APageThatWasGivenBackFirstIsReusedFirst) {
+  std::vector<std::byte> memory(3 * layout_.page_bytes());
+  Pool pool(layout_, memory, 42, ReuseOrder::kFifo);
+  const auto take_one = [&] {
+    return std::move((*pool.Reserve(std::get<Admitted>(admission_.Admit({.prompt_tokens = 1}, pool.counts()))))[0]);
+  };
+  std::vector<PageHandle> handles;
+  for (int i = 0; i < 3; ++i) handles.push_back(take_one());
+  std::vector<PageId> given_back;
+  for (const size_t i : {1, 0, 2}) {
+    given_back.push_back(handles[i].page());
+    pool.Release(std::move(handles[i]), StepEpoch(0));
+    pool.Reclaim(StepEpoch(0));
+  }
+  for (const PageId page : given_back) {
+    PageHandle handle = take_one();
+    EXPECT_EQ(handle.page(), page);
+    pool.Release(std::move(handle), StepEpoch(0));
+  }
+}
+
+TEST_F(PoolTest, EveryStateOfAPageHasANameOfItsOwn) {
+  std::set<std::string_view> names;
+  for (size_t i = 0; i < kPageStates; ++i) EXPECT_TRUE(names.insert(ToString(static_cast<PageState>(i))).second) << i;
+  EXPECT_FALSE(names.contains("unknown"));
+  EXPECT_EQ(ToString(static_cast<PageState>(kPageStates)), "unknown");
 }
 
 using PoolDeathTest = PoolTest;

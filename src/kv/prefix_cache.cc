@@ -316,8 +316,7 @@ void PrefixCache::CheckConsistency() const {
       const PageState state = pool_.StateOf(node->handle.page());
       CD_CHECK(state == (node->pins > 0 ? PageState::kSealed : PageState::kCached), "I9: a page without a pin counts as cached");
       CD_CHECK(node->is_leaf == (node->pins == 0 && node->children.empty()), "the list of leaves is that of the tree");
-      const bool before = node->parent == nullptr || node->pins == 0 || node->parent->pins > 0;
-      CD_CHECK(before, "whoever pins a page pins all before it");
+      CD_CHECK(node->parent == nullptr || node->pins == 0 || node->parent->pins > 0, "whoever pins a page pins all before it");
       evictable[tree->group] += node->pins == 0 ? 1 : 0;
       all += node->pins == 0 ? 1 : 0;
       ++nodes;

@@ -17,8 +17,8 @@ class PrefixCacheTest : public testing::Test {
   static constexpr uint64_t kPages = 24;
   static constexpr uint32_t kTokens = 16;
 
-  PrefixCacheTest()
-      : memory_(kPages * layout_.page_bytes()),
+  explicit PrefixCacheTest(uint64_t pages = kPages)
+      : memory_(pages * layout_.page_bytes()),
         pool_(layout_, memory_, 42, ReuseOrder::kLifo),
         admission_("decode worker", layout_, 10'000),
         cache_(pool_) {}
@@ -26,7 +26,7 @@ class PrefixCacheTest : public testing::Test {
     cache_.Clear(epoch_);
     pool_.Reclaim(epoch_);
     pool_.CheckConservation();
-    EXPECT_EQ(In(PageState::kFree) + In(PageState::kQuarantined), kPages);
+    EXPECT_EQ(In(PageState::kFree) + In(PageState::kQuarantined), pool_.total_pages());
   }
 
   static Domain DomainOf(const std::string& name) { return {.name = name, .key = DomainKey(Key{}, name)}; }
@@ -168,6 +168,76 @@ TEST_F(PrefixCacheTest, EvictionTakesFromDomainsThatHoldMoreThanTheirShare) {
   EXPECT_EQ(Hits(a_, Tokens({1, 2, 3, 4, 5, 6})), 2u);
 }
 
+// One tenant may open more isolation domains than an eviction looks at.
+class ManyDomainsTest : public PrefixCacheTest {
+ protected:
+  ManyDomainsTest() : PrefixCacheTest(100) {}
+};
+
+TEST_F(ManyDomainsTest, PastTooManySmallDomainsTheLargestGivesAPage) {
+  for (int i = 0; i < 70; ++i) Give(Compute(DomainOf("small" + std::to_string(i)), Tokens({1})));  // older
+  Give(Compute(a_, Tokens({1, 2, 3, 4, 5, 6})));
+  EXPECT_EQ(cache_.Evict(4, epoch_), 4u);
+  EXPECT_EQ(Hits(a_, Tokens({1, 2, 3, 4, 5, 6})), 2u);
+  for (int i = 0; i < 70; ++i) EXPECT_EQ(Hits(DomainOf("small" + std::to_string(i)), Tokens({1})), 1u) << i;
+  cache_.CheckConsistency();
+}
+
+TEST_F(PrefixCacheTest, I10_APageIsFoundOnlyBehindThePageThatItWasComputedBehind) {
+  const Digest128 second = PageIdentities(a_.key, layout_, Tokens({1, 2}))[1];
+  auto first = cache_.Insert(a_, nullptr, Tokens({2}), Sealed(second), 0);  // takes the name of a second page
+  cache_.Unpin(std::get<PrefixCache::Pin>(std::move(first)), epoch_);
+  const Digest128 identity = PageIdentities(a_.key, layout_, Tokens({1}))[0];
+  auto before = cache_.Insert(a_, nullptr, Tokens({1}), Sealed(identity), 0);
+  cache_.Unpin(std::get<PrefixCache::Pin>(std::move(before)), epoch_);
+  EXPECT_EQ(Hits(a_, Tokens({1, 2})), 1u);
+}
+
+TEST_F(PrefixCacheTest, I10_APageOfOneDomainFindsNoPlaceBehindThatOfAnother) {
+  Path path = Compute(a_, Tokens({1}));
+  auto behind = cache_.Insert(b_, &path[0], Tokens({2}), Sealed({}), 0);
+  ASSERT_TRUE(std::holds_alternative<PageHandle>(behind));
+  pool_.Release(std::get<PageHandle>(std::move(behind)), epoch_);
+  EXPECT_EQ(cache_.pages(), 1u);
+  Give(std::move(path));
+}
+
+TEST_F(PrefixCacheTest, I2_APinMovesAndIsHeldOnce) {
+  Path path = Compute(a_, Tokens({1}));
+  PrefixCache::Pin pin;
+  pin = std::move(path[0]);
+  EXPECT_TRUE(pin.held());
+  EXPECT_FALSE(path[0].held());
+  PrefixCache::Pin& same = pin;
+  pin = std::move(same);
+  EXPECT_TRUE(pin.held()) << "moved to itself";
+  EXPECT_EQ(pin.origin(), 0u);
+  cache_.Unpin(std::move(pin), epoch_);
+  EXPECT_EQ(In(PageState::kCached), 1u);
+}
+
+TEST_F(PrefixCacheTest, TheScrubberGoesFromPageToPageAndEnds) {
+  EXPECT_EQ(cache_.NextPage(PageId()), nullptr);
+  Give(Compute(a_, Tokens({1, 2, 3})));
+  size_t found = 0;
+  for (const PageHandle* next = cache_.NextPage(PageId()); next != nullptr;
+       next = cache_.NextPage(PageId(next->page().value() + 1))) {
+    EXPECT_EQ(pool_.StateOf(next->page()), PageState::kCached);
+    ++found;
+  }
+  EXPECT_EQ(found, 3u);
+}
+
+TEST_F(PrefixCacheTest, OtherThreadsAreToldHowMuchOfAPathIsHeld) {
+  Give(Compute(a_, Tokens({1, 2})));
+  const std::vector<Digest128> asked = PageIdentities(a_.key, layout_, Tokens({1, 2, 3}));
+  EXPECT_EQ(cache_.index().CountPrefix(asked), 2u);
+  EXPECT_EQ(cache_.index().CountPrefix(std::span(asked).first(2)), 2u);
+  EXPECT_EQ(cache_.index().CountPrefix(std::span(asked).subspan(2)), 0u);
+  EXPECT_EQ(cache_.Evict(2, epoch_), 2u);
+  EXPECT_EQ(cache_.index().CountPrefix(asked), 0u);
+}
+
 TEST_F(PrefixCacheTest, I12_ABadPageIsNeverFoundAgainNorWhatWasComputedBehindIt) {
   Path reader = Compute(a_, Tokens({1, 2, 3}));
   Give(Compute(a_, Tokens({1, 2, 4})));
@@ -202,6 +272,8 @@ TEST_F(PrefixCacheTest, WhatIsForgottenIsNotFoundAndOthersStay) {
   Give(Compute(a_, Tokens({1, 2})));
   Give(Compute(a_, Tokens({3, 2})));
   EXPECT_EQ(cache_.Forget(b_, Tokens({1, 2}), epoch_), 0u);
+  EXPECT_EQ(cache_.Forget(a_, Tokens({8}), epoch_), 0u);
+  EXPECT_EQ(cache_.Forget(a_, std::vector<TokenId>(kTokens - 1, 1), epoch_), 0u) << "less than a page names nothing";
   EXPECT_EQ(cache_.Forget(a_, Tokens({1, 7}), epoch_), 2u);
   EXPECT_EQ(Hits(a_, Tokens({1, 2})), 0u);
   EXPECT_EQ(Hits(a_, Tokens({3, 2})), 2u);

@@ -46,8 +46,17 @@ std::vector<Digest128> PageIdentities(const Key& domain_key, const Layout& layou
 // padding. So a read can check the runs that it reads, while they are in the cache. What it is made of stands in checksum.cc; it
 // is for faults, not for forgers.
 uint64_t RunChecksum(std::span<const std::byte> run);
-// The same without the processor's own rounds of AES: the definition that tests compare with.
-uint64_t PlainRunChecksum(std::span<const std::byte> run);
+// What makes the rounds of AES: their definition, the processor's instruction, or its instruction for four blocks. Later is faster.
+enum class ChecksumKernel : uint8_t { kPlain, kAes, kVaes };
+// What the choice depends on; on other than x86-64 nothing is there.
+struct ProcessorFeatures {
+  bool aes = false, sse41 = false, vaes = false, avx512f = false;
+};
+ProcessorFeatures ThisProcessor();
+// The fastest that runs on such a processor, whatever the build was made for.
+ChecksumKernel BestChecksumKernel(const ProcessorFeatures& has);
+// All give the same. REQUIRES: `kernel` is no later than BestChecksumKernel(ThisProcessor()).
+uint64_t RunChecksumBy(ChecksumKernel kernel, std::span<const std::byte> run);
 // REQUIRES: payload.size() == layout.payload_bytes(), sums.size() == layout.runs().
 void RunChecksums(const Layout& layout, std::span<const std::byte> payload, std::span<uint64_t> sums);
 uint64_t RootChecksum(const Layout& layout, std::span<const std::byte> payload, std::span<const uint64_t> sums);

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cofferdam::kv {
@@ -45,9 +47,29 @@ TEST(ChecksumTest, EveryProcessorsChecksumIsTheSame) {
   for (auto& byte : bytes) byte = static_cast<std::byte>(random());
   for (size_t size = 0; size <= bytes.size(); size += size < 1100 ? 1 : 97) {
     const auto part = std::span(bytes).first(size);
-    EXPECT_EQ(RunChecksum(part), PlainRunChecksum(part)) << size;
+    const uint64_t plain = RunChecksumBy(ChecksumKernel::kPlain, part);
+    EXPECT_EQ(RunChecksum(part), plain) << size;
+    const auto best = static_cast<int>(BestChecksumKernel(ThisProcessor()));
+    for (int i = 1; i <= best; ++i) EXPECT_EQ(RunChecksumBy(static_cast<ChecksumKernel>(i), part), plain) << size << " by " << i;
   }
   EXPECT_EQ(RunChecksum(bytes), 0x4c45f29fc3da6c91ULL) << "pages travel between builds: a new checksum is a new page format";
+}
+
+// An instruction that a processor lacks ends the process.
+TEST(ChecksumTest, AProcessorIsAskedForNothingThatItLacks) {
+  const ProcessorFeatures all{.aes = true, .sse41 = true, .vaes = true, .avx512f = true};
+  EXPECT_EQ(BestChecksumKernel(all), ChecksumKernel::kVaes);
+  EXPECT_EQ(BestChecksumKernel({}), ChecksumKernel::kPlain);
+  for (bool ProcessorFeatures::*lacks : {&ProcessorFeatures::aes, &ProcessorFeatures::sse41}) {
+    ProcessorFeatures has = all;
+    has.*lacks = false;
+    EXPECT_EQ(BestChecksumKernel(has), ChecksumKernel::kPlain);
+  }
+  for (bool ProcessorFeatures::*lacks : {&ProcessorFeatures::vaes, &ProcessorFeatures::avx512f}) {
+    ProcessorFeatures has = all;
+    has.*lacks = false;
+    EXPECT_EQ(BestChecksumKernel(has), ChecksumKernel::kAes);
+  }
 }
 
 TEST(ChecksumTest, TwoFlippedBitsTwoSwappedBlocksAndALostTailShow) {
@@ -141,6 +163,44 @@ TEST_F(SealTest, EveryFieldOfTheSealIsJudged) {
   seal_ = good;
   seal_.tokens = 9;
   EXPECT_EQ(Fault(), SealFault::kWrongCount);
+}
+
+// A seal that is announced is compared with the one that arrived.
+TEST_F(SealTest, SealsThatDifferInOneFieldAreNotEqual) {
+  const Seal good = seal_;
+  EXPECT_EQ(seal_, good);
+  seal_.identity[3] ^= 1;
+  EXPECT_NE(seal_, good);
+  seal_ = good;
+  seal_.tokens = 9;
+  EXPECT_NE(seal_, good);
+  seal_ = good;
+  seal_.layout_id[0] ^= 1;
+  EXPECT_NE(seal_, good);
+  seal_ = good;
+  seal_.checksum ^= 1;
+  EXPECT_NE(seal_, good);
+}
+
+TEST_F(SealTest, WhatIsPastAnyNumberOfTokensIsZeroedAndNothingElse) {
+  for (uint32_t tokens = 0; tokens <= layout_.page_tokens(); ++tokens) {
+    std::ranges::fill(payload_, std::byte{0xff});
+    ZeroBeyond(layout_, payload_, tokens);
+    const auto left = static_cast<size_t>(std::ranges::count(payload_, std::byte{0xff}));
+    EXPECT_EQ(left, tokens * layout_.token_bytes()) << tokens;
+    EXPECT_TRUE(IsZeroBeyond(layout_, payload_, tokens)) << tokens;
+    EXPECT_EQ(tokens == 0, IsZeroBeyond(layout_, payload_, 0)) << tokens;
+  }
+}
+
+TEST_F(SealTest, EveryFaultOfASealHasANameOfItsOwn) {
+  std::set<std::string_view> names;
+  for (const SealFault fault : {SealFault::kWrongLayout, SealFault::kWrongIdentity, SealFault::kWrongCount,
+                                SealFault::kWrongChecksum, SealFault::kNotZeroBeyond}) {
+    EXPECT_TRUE(names.insert(ToString(fault)).second) << ToString(fault);
+  }
+  EXPECT_FALSE(names.contains("unknown"));
+  EXPECT_EQ(ToString(static_cast<SealFault>(99)), "unknown");
 }
 
 TEST_F(SealTest, StaleBytesPastTheLastTokenAreRefusedEvenWithARightChecksum) {
