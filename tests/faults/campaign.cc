@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "kv/corruption.h"
+#include "model/executor.h"
 
 namespace cofferdam::faults {
 namespace {

@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "handoff/decode_handoff.h"
 #include "handoff/prefill_handoff.h"
+#include "model/executor.h"
 #include "model/model.h"
 
 namespace cofferdam::incidents {
