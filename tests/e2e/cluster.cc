@@ -192,6 +192,8 @@ v1::WorkerInfo Cluster::Info(const std::string& role) const {
   return status.ok() ? info : v1::WorkerInfo();
 }
 
+void Cluster::AwaitMetrics() const { std::this_thread::sleep_for(200ms); }
+
 double Cluster::Metric(const std::string& role, const std::string& name, const std::string& state) const {
   const v1::WorkerInfo info = Info(role);
   double sum = -1;

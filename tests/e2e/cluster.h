@@ -90,6 +90,8 @@ class Cluster {
   std::unique_ptr<v1::Prefill::Stub> Prefill() const;
   // What the worker says of itself right now; empty when it does not answer.
   v1::WorkerInfo Info(const std::string& role) const;
+  // Workers publish their metrics now and then: after this they know of all that was answered before it.
+  void AwaitMetrics() const;
   // A metric of a worker; for kv_pages the sum over states unless `state` names one. -1 when it is not there.
   double Metric(const std::string& role, const std::string& name, const std::string& state = "") const;
   // Whether every page of every pool is free, or lies in the prefix cache unused, within `longest`; nothing is quarantined.

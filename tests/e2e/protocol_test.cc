@@ -22,6 +22,7 @@ class Protocol : public BothModes {
     ASSERT_TRUE(cluster_->Start());
     good_ = Text();
     ASSERT_FALSE(good_.empty());
+    cluster_->AwaitMetrics();
   }
 
   void TearDown() override {
@@ -124,6 +125,7 @@ TEST_P(Protocol, DecodeRefusesWhatIsWrongAndSaysWhat) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << word << ": " << status.error_message();
     EXPECT_NE(status.error_message().find(word), std::string::npos) << "no '" << word << "' in: " << status.error_message();
   }
+  cluster_->AwaitMetrics();
   EXPECT_EQ(cluster_->Metric("decode", "kv_page_reservations_total"), before);
 }
 
@@ -146,6 +148,7 @@ TEST_P(ProtocolOfPrefill, PrefillRefusesWhatIsWrongAndSaysWhat) {
     EXPECT_EQ(status.error_code(), code) << word << ": " << status.error_message();
     EXPECT_NE(status.error_message().find(word), std::string::npos) << "no '" << word << "' in: " << status.error_message();
   }
+  cluster_->AwaitMetrics();
   EXPECT_EQ(cluster_->Metric("prefill", "kv_page_reservations_total"), before);
 }
 

@@ -40,6 +40,7 @@ class A1 : public testing::TestWithParam<Side> {
   static std::vector<int> LongPrompt() { return std::vector<int>(kPrompt, 300); }
 
   std::vector<double> Reservations() const {
+    cluster_->AwaitMetrics();
     std::vector<double> reservations;
     for (const std::string& role : cluster_->roles()) reservations.push_back(cluster_->Metric(role, "kv_page_reservations_total"));
     return reservations;
