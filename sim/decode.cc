@@ -11,7 +11,8 @@
 namespace cofferdam::sim {
 namespace {
 
-constexpr int kMaxHandoffs = 3;  // as in src/worker
+constexpr int kMaxHandoffs = 3;                  // as in src/worker
+constexpr Duration kLongRead = milliseconds(2);  // Fault::kSecondRead
 
 }  // namespace
 
@@ -75,6 +76,7 @@ void Decode::OnCall(Call call) {
   request.call = std::move(call);
   request.spec = std::move(spec);
   queue_.emplace(request.spec.order, id);
+  if (FaultIsOn(Fault::kPinsHeldQueued)) HoldWhileQueued(request);
   StartWaiting();
 }
 
@@ -107,12 +109,17 @@ void Decode::HoldWhileQueued(Request& request) {
 void Decode::StartWaiting() {
   for (auto next = queue_.begin(); next != queue_.end();) {
     Request* const request = FindRequest(next->second);
+    if (request != nullptr && !world_.gates().MayAdmit(Gate::kCall, next->second)) {
+      ++next;
+      continue;
+    }
     if (request != nullptr && !TryStart(*request)) {
       // Only the mutant asks for those behind the first.
       if (!FaultIsOn(Fault::kPinsHeldQueued)) return;
       ++next;
       continue;
     }
+    world_.gates().DoNotAdmit(Gate::kCall, next->second);
     next = queue_.erase(next);
   }
 }
@@ -120,7 +127,7 @@ void Decode::StartWaiting() {
 void Decode::Begin(Request& request) {
   request.cached_tokens = engine().CachedPages(*request.sequence) * kPageTokens;
   const uint64_t missing = request.spec.tokens.size() - 1 - request.cached_tokens - engine().TokensToCopy(*request.sequence);
-  if (missing < kPageTokens) return ComputeHere(request);
+  if (missing < world_.scenario().least_handed_over) return ComputeHere(request);
   OpenHandoff(request);
 }
 
@@ -257,7 +264,14 @@ void Decode::OnEvents(const std::vector<engine::Event>& events) {
 void Decode::OnTurn(Time now) {
   StartWaiting();
   ActOnAll([now](handoff::DecodeHandoff& handoff, handoff::DecodeActions& actions) { handoff.OnTick(now, actions); });
-  if (FaultIsOn(Fault::kSecondRead)) ReadAgain(now);
+  if (FaultIsOn(Fault::kSecondRead) && !world_.gates().closed()) ReadAgain(now - kLongRead);
+}
+
+std::optional<std::pair<FetchId, StreamId>> Decode::LastFetchOf(CallId call) const {
+  for (auto fetch = fetches_.rbegin(); fetch != fetches_.rend(); ++fetch) {
+    if (fetch->second.call == call) return std::pair(fetch->first, fetch->second.stream);
+  }
+  return std::nullopt;
 }
 
 std::string Decode::LeftOverHere() const {

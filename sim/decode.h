@@ -47,6 +47,9 @@ class Decode final : public Worker {
   void OnCopied(const ReadTarget& target);
   // Looks whether its peers are there, as the production server asks them now and then.
   void LookAtPeers();
+  // The mistake of Fault::kSecondRead.
+  void ReadAgain(Time issued_until);
+  std::optional<std::pair<FetchId, StreamId>> LastFetchOf(CallId call) const;
   std::string LeftOverHere() const;
   uint64_t retries() const { return retries_; }
 
@@ -111,7 +114,6 @@ class Decode final : public Worker {
   Fetch* Find(FetchId id);
   void Act(FetchId id, handoff::DecodeActions actions);
   void IssueRead(FetchId id, Fetch& fetch, const handoff::IssueRead& read);
-  void ReadAgain(Time now);
   void OnRead(FetchId id, uint32_t ordinal, const ReadTarget& target, const absl::StatusOr<kv::Arrival>& arrival);
   bool Adopt(FetchId id, const handoff::Adopt& adopt);
   void OnComplete(FetchId id);

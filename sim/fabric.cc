@@ -34,8 +34,8 @@ void Fabric::Read(const std::shared_ptr<Reader>& reader, const handoff::RemotePa
     return microseconds(slow > 0 && random_.OneIn(slow) ? random_.Between(500, 30'000) : random_.Between(5, 150));
   };
   const Time first = world_.clock().now() + part();
-  world_.clock().MemoryAt(first, [this, id] { CopyPart(id, true); });
-  world_.clock().MemoryAt(first + part(), [this, id] { CopyPart(id, false); });
+  world_.MemoryAt(first, {Gate::kFirstHalf, target.fetch, target.ordinal}, [this, id] { CopyPart(id, true); });
+  world_.MemoryAt(first + part(), {Gate::kSecondHalf, target.fetch, target.ordinal}, [this, id] { CopyPart(id, false); });
 }
 
 const std::byte* Fabric::SourceOf(const Copy& copy, absl::Status& status) const {

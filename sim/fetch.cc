@@ -9,12 +9,6 @@
 #include "sim/world.h"
 
 namespace cofferdam::sim {
-namespace {
-
-constexpr Duration kLongRead = milliseconds(2);  // Fault::kSecondRead
-
-}  // namespace
-
 void Decode::StartFetch(Request& request, size_t peer) {
   const FetchId id = next_fetch_++;
   request.fetch = id;
@@ -37,8 +31,8 @@ void Decode::StartFetch(Request& request, size_t peer) {
                                       .first_page = first_page,
                                       .page_tokens = kPageTokens,
                                       .page_bytes = SimLayout().payload_bytes(),
-                                      .silence_limit = kBeat * kSilentBeats,
-                                      .stall_limit = kBeat * kStalledBeats},
+                                      .silence_limit = kBeat * world_.scenario().silent_beats,
+                                      .stall_limit = kBeat * world_.scenario().stalled_beats},
       *peers_[peer].window, world_.clock().now());
   fetch.stream = world_.network().Open(index_, peer, id,
                                        {.attempt = attempt,
@@ -99,7 +93,8 @@ void Decode::IssueRead(FetchId id, Fetch& fetch, const handoff::IssueRead& read)
   const auto view = engine().PageAt(fetch.sequence, read.page.ordinal);
   engine().HoldForTransfer(fetch.sequence, read.page.ordinal);
   fetch.reads.emplace(read.page.ordinal, std::pair(world_.clock().now(), read));
-  const ReadTarget target{.bytes = view.payload, .page = view.page, .generation = view.generation};
+  const ReadTarget target{
+      .bytes = view.payload, .page = view.page, .generation = view.generation, .fetch = id, .ordinal = read.page.ordinal};
   world_.fabric().Read(
       fetch.reader, read.page.source, target,
       [this, id, read, view, target, boot = boot_id()](const absl::Status& status, const std::vector<std::byte>& source) {
@@ -110,29 +105,32 @@ void Decode::IssueRead(FetchId id, Fetch& fetch, const handoff::IssueRead& read)
             status.ok() ? absl::StatusOr<kv::Arrival>(
                               kv::VerifyArrived(SimLayout(), arrived, read.page.seal, read.expected_identity, read.expected_tokens))
                         : status;
-        Post([this, id, ordinal = read.page.ordinal, target, arrival = std::move(arrival)] {
-          OnRead(id, ordinal, target, arrival);
+        world_.Now({Gate::kRead, id, read.page.ordinal}, [this, id, read, target, boot, arrival = std::move(arrival)] {
+          if (boot == boot_id()) Post([this, id, read, target, arrival] { OnRead(id, read.page.ordinal, target, arrival); });
         });
       });
 }
 
-void Decode::ReadAgain(Time now) {
+void Decode::ReadAgain(Time issued_until) {
   for (auto& [id, fetch] : fetches_) {
     for (auto& [ordinal, read] : fetch.reads) {
-      if (now - read.first < kLongRead) continue;
-      read.first = now + seconds(1000);  // twice is enough
+      if (read.first > issued_until) continue;
+      read.first = issued_until + seconds(1000);  // twice is enough
       const auto view = engine().PageAt(fetch.sequence, ordinal);
-      const ReadTarget target{.bytes = view.payload, .page = view.page, .generation = view.generation};
+      const ReadTarget target{
+          .bytes = view.payload, .page = view.page, .generation = view.generation, .fetch = id, .ordinal = ordinal};
       world_.fabric().Read(
           fetch.reader, read.second.page.source, target,
           [this, id = id, ordinal = ordinal, view, target, issued = read.second, boot = boot_id()](const absl::Status& status,
                                                                                                    const std::vector<std::byte>&) {
             if (boot != boot_id() || !status.ok()) return;
-            Post([this, id, ordinal, target, view, issued] {
-              const Fetch* const running = Find(id);
-              if (running == nullptr || !running->reads.contains(ordinal)) return;
-              OnRead(id, ordinal, target,
-                     kv::VerifyArrived(SimLayout(), view, issued.page.seal, issued.expected_identity, issued.expected_tokens));
+            world_.Now({Gate::kRead, id, ordinal}, [this, id, ordinal, target, view, issued] {
+              Post([this, id, ordinal, target, view, issued] {
+                const Fetch* const running = Find(id);
+                if (running == nullptr || !running->reads.contains(ordinal)) return;
+                OnRead(id, ordinal, target,
+                       kv::VerifyArrived(SimLayout(), view, issued.page.seal, issued.expected_identity, issued.expected_tokens));
+              });
             });
           });
     }

@@ -23,12 +23,18 @@ void Gateway::OnRequest(const Input& input) {
   for (const TokenId token : input.tokens) request.oracle.Append(token);
   ++open_;
   if (input.patience > Duration()) {
-    world_.clock().After(input.patience, [this, id] {
-      Request& leaving = requests_.at(id);
-      if (!leaving.done) End(leaving, absl::CancelledError("the client has left"));
-    });
+    world_.clock().After(input.patience, [this, id] { Leave(id); });
   }
   Launch(id);
+}
+
+void Gateway::Leave(uint64_t id) {
+  Request& request = requests_.at(id);
+  if (!request.done) End(request, absl::CancelledError("the client has left"));
+}
+
+void Gateway::Lose(uint64_t id) {
+  if (!requests_.at(id).done) OnFailure(id, absl::UnavailableError("the connection broke"));
 }
 
 void Gateway::Launch(uint64_t id) {

@@ -30,6 +30,10 @@ class Gateway {
   // Gives up on workers that are not reached any more.
   void Probe();
   uint64_t open() const { return open_; }
+  // For a trail, by a request's place in time: its present call, the end of its client, and the end of its call.
+  std::optional<CallId> CallOf(uint64_t id) const { return requests_.at(id).call; }
+  void Leave(uint64_t id);
+  void Lose(uint64_t id);
 
  private:
   struct Request {

@@ -1,6 +1,8 @@
 // cofferdam-sim: plays random scenarios out on the production state machines, and looks for wrong answers.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "sim/scenario.h"
 #include "sim/search.h"
+#include "sim/trail.h"
 #include "sim/world.h"
 
 namespace cofferdam::sim {
@@ -19,9 +22,9 @@ constexpr uint64_t kCoveredSeeds = 200;    // in which other layers cover for wh
 struct Arguments {
   uint64_t seeds = 0, first_seed = 1, seed = 0;
   double minutes = 0;
-  std::string mutant;
+  std::string mutant, trail;
   std::vector<size_t> keep;
-  bool all_mutants = false, list = false;
+  bool all_mutants = false, list = false, trace = false;
 };
 
 void PrintFound(const Found& found, const Mutant* mutant) {
@@ -74,6 +77,34 @@ int Replay(const Arguments& arguments, const Mutant* mutant) {
   return outcome.kind.empty() ? 0 : 1;
 }
 
+// 0: as expected, which is that something is found with a mutant that must be, and all of the trail could happen until then.
+int PlayTrail(const std::string& path, const Mutant* mutant, bool trace) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  const absl::StatusOr<Trail> trail = ParseTrail(text.str());
+  if (!file || !trail.ok()) {
+    std::fprintf(stderr, "%s is no trail: %s\n", path.c_str(),
+                 file ? std::string(trail.status().message()).c_str() : "it cannot be read");
+    return 2;
+  }
+  if (trace) {
+    Switch(mutant);
+    uint64_t followed = 0;
+    Play(*trail, &followed, [](const std::string& line) {
+      std::printf("%s\n", line.c_str());
+      std::fflush(stdout);
+    });
+  }
+  const TrailResult result = TryTrail(*trail, mutant);
+  std::printf("%zu of %zu actions%s%s\n", result.followed, trail->lines.size(), result.stopped.empty() ? "" : "; ",
+              result.stopped.c_str());
+  std::printf("%s\n", result.found.has_value() ? absl::StrCat("FOUND: ", result.found->kind, ": ", result.found->what).c_str()
+                                               : "nothing was found");
+  if (mutant == nullptr || !mutant->found) return result.found.has_value() ? 1 : 0;
+  return result.found.has_value() && (result.stopped.empty() || result.on_the_way) ? 0 : 1;
+}
+
 int SearchSeeds(const Arguments& arguments, const Mutant* mutant) {
   const auto longest = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(arguments.minutes * 60));
   const uint64_t seeds = arguments.seeds > 0 || arguments.minutes > 0 ? arguments.seeds : kMutantSeeds;
@@ -96,6 +127,9 @@ int Main(int argc, char** argv) {
   app.add_option("--seed", arguments.seed, "Runs this one alone and says what happens");
   app.add_option("--keep", arguments.keep, "With --seed: only these of its inputs")->delimiter(',');
   app.add_option("--mutant", arguments.mutant, "Leaves a rule out of the code; exits with 1 when that is not found");
+  app.add_option("--trail", arguments.trail,
+                 "Plays an order of events that spin found in spec/: a file with the lines that it prints");
+  app.add_flag("--trace", arguments.trace, "With --trail: says what happens");
   app.add_flag("--mutants", arguments.all_mutants, "Looks for all of them; exits with 1 when one is not as expected");
   app.add_flag("--list", arguments.list, "Lists them");
   CLI11_PARSE(app, argc, argv);
@@ -108,6 +142,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "there is no mutant '%s'; --list names them\n", arguments.mutant.c_str());
     return 2;
   }
+  if (!arguments.trail.empty()) return PlayTrail(arguments.trail, mutant, arguments.trace);
   if (arguments.all_mutants) return RunAllMutants();
   if (arguments.seed > 0) return Replay(arguments, mutant);
   return SearchSeeds(arguments, mutant);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace cofferdam::sim {
 namespace {
 
@@ -20,6 +22,7 @@ const std::vector<Mutant>& All() {
       {"no-step-fence", {kFinishedRowComputes, kNoStepFence, kTagsNotCompared}},
       {"no-step-fence-alone", {kFinishedRowComputes, kNoStepFence}, false},
       {"stale-generation", {kStaleGeneration, kFinishedRowComputes, kNoStepFence}},
+      {"stale-generation-freed", {kStaleGeneration, kFreeAtTimeout, kTransfersNotCounted}},
       {"stale-generation-alone", {kStaleGeneration}, false},
       {"identity-not-checked", {kIdentityNotChecked, kAdoptedNotCompared, kContentNotChecked}},
       {"identity-not-checked-alone", {kIdentityNotChecked}, false},
@@ -63,9 +66,13 @@ const Mutant* MutantNamed(std::string_view name) {
 }
 
 void Switch(const Mutant* mutant) {
+#ifdef COFFERDAM_FAULTS
   for (size_t i = 0; i < kFaultNames.size(); ++i) SetFault(static_cast<Fault>(i), false);
   if (mutant == nullptr) return;
   for (const Fault fault : mutant->switches) SetFault(fault, true);
+#else
+  CD_CHECK(mutant == nullptr, "there are no mutants in a build without switches (scripts/coverage)");
+#endif
 }
 
 }  // namespace cofferdam::sim

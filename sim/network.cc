@@ -69,7 +69,7 @@ StreamId Network::Open(size_t decode, size_t prefill, FetchId fetch, OpenRun run
     Break(id);
     return id;
   }
-  world_.clock().At(ArrivalAt(stream, stream.last_to_prefill), [this, id, prefill, boot = stream.prefill_boot, run] {
+  world_.At(ArrivalAt(stream, stream.last_to_prefill), {Gate::kOpen, id}, [this, id, prefill, boot = stream.prefill_boot, run] {
     Prefill& worker = world_.prefill(prefill);
     if (worker.boot_id() == boot) worker.Post([&worker, id, run] { worker.OnOpen(id, run); });
   });
@@ -105,9 +105,14 @@ void Network::SendToDecode(StreamId id, ToDecode message) {
   const auto found = streams_.find(id);
   if (found == streams_.end() || found->second.prefill_told) return;
   Stream& stream = found->second;
+  if (std::holds_alternative<BeatMessage>(message.body) && muted_.contains(id)) return;
+  const Time at = ArrivalAt(stream, stream.last_to_decode);
+  const auto* const sealed = std::get_if<SealedMessage>(&message.body);
+  const GateKey key{Gate::kAnnounced, stream.fetch, sealed == nullptr ? 0 : sealed->pages.front().ordinal};
   // The stream may be forgotten before it arrives, and is its own receipt.
-  world_.clock().At(ArrivalAt(stream, stream.last_to_decode),
-                    [this, stream, message = std::move(message)]() mutable { DeliverDisturbed(stream, std::move(message)); });
+  auto deliver = [this, stream, message = std::move(message)]() mutable { DeliverDisturbed(stream, std::move(message)); };
+  if (sealed == nullptr) return world_.clock().At(at, std::move(deliver));
+  world_.At(at, key, std::move(deliver));
 }
 
 void Network::SendBeatToPrefill(StreamId id, uint32_t covered_pages) {
@@ -124,19 +129,20 @@ void Network::SendBeatToPrefill(StreamId id, uint32_t covered_pages) {
 
 void Network::TellDecode(Stream& stream, const absl::Status& status) {
   if (std::exchange(stream.decode_told, true)) return;
-  world_.clock().At(ArrivalAt(stream, stream.last_to_decode),
-                    [this, decode = stream.decode, boot = stream.decode_boot, fetch = stream.fetch, status] {
-                      Decode& worker = world_.decode(decode);
-                      if (worker.boot_id() == boot) worker.Post([&worker, fetch, status] { worker.OnPrefillEnded(fetch, status); });
-                    });
+  world_.At(ArrivalAt(stream, stream.last_to_decode), {Gate::kEnded, stream.fetch},
+            [this, decode = stream.decode, boot = stream.decode_boot, fetch = stream.fetch, status] {
+              Decode& worker = world_.decode(decode);
+              if (worker.boot_id() == boot) worker.Post([&worker, fetch, status] { worker.OnPrefillEnded(fetch, status); });
+            });
 }
 
 void Network::TellPrefill(StreamId id, Stream& stream) {
   if (std::exchange(stream.prefill_told, true)) return;
-  world_.clock().At(ArrivalAt(stream, stream.last_to_prefill), [this, id, prefill = stream.prefill, boot = stream.prefill_boot] {
-    Prefill& worker = world_.prefill(prefill);
-    if (worker.boot_id() == boot) worker.Post([&worker, id] { worker.OnClosed(id); });
-  });
+  world_.At(ArrivalAt(stream, stream.last_to_prefill), {Gate::kClosed, id},
+            [this, id, prefill = stream.prefill, boot = stream.prefill_boot] {
+              Prefill& worker = world_.prefill(prefill);
+              if (worker.boot_id() == boot) worker.Post([&worker, id] { worker.OnClosed(id); });
+            });
 }
 
 void Network::ForgetIfOver(StreamId id) {

@@ -65,6 +65,8 @@ class Network {
   // A stream of this decode worker, if it has one.
   std::optional<StreamId> AnyStreamOf(size_t decode, uint64_t draw) const;
   size_t streams() const { return streams_.size(); }
+  // Its heartbeats get lost from then on.
+  void Mute(StreamId stream) { muted_.insert(stream); }
 
   void Cut(size_t decode, size_t prefill, Time until) { cut_[{decode, prefill}] = until; }
   bool IsCut(size_t decode, size_t prefill) const;
@@ -94,15 +96,18 @@ class Network {
   Random random_;
   std::map<StreamId, Stream> streams_;
   StreamId next_stream_ = 1;
+  std::set<StreamId> muted_;
   std::map<std::pair<size_t, size_t>, Time> cut_;
   std::map<size_t, std::vector<std::pair<FaultKind, uint64_t>>> disturbed_;
 };
 
-// Where the bytes of a read lie.
+// Where the bytes of a read lie, and whose it is.
 struct ReadTarget {
   std::span<std::byte> bytes;
   PageId page;
   Generation generation;
+  FetchId fetch = 0;
+  uint32_t ordinal = 0;
 };
 
 class Fabric {

@@ -1,6 +1,7 @@
 #include "sim/prefill.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@ void Prefill::Forget() {
   runs_.clear();
   by_sequence_.clear();
   queue_.clear();
+  announced_.clear();
 }
 
 void Prefill::OnOpen(StreamId id, const OpenRun& open) {
@@ -30,8 +32,8 @@ void Prefill::OnOpen(StreamId id, const OpenRun& open) {
   run.handoff = std::make_unique<handoff::PrefillHandoff>(
       handoff::PrefillHandoff::Options{.pages = static_cast<uint32_t>(SimLayout().PagesFor(open.tokens.size())),
                                        .first_page = open.first_page,
-                                       .silence_limit = kBeat * kSilentBeats,
-                                       .progress_limit = kBeat * kStalledBeats},
+                                       .silence_limit = kBeat * world_.scenario().silent_beats,
+                                       .progress_limit = kBeat * world_.scenario().stalled_beats},
       world_.clock().now());
   queue_.emplace(run.spec.order, id);
   StartWaiting();
@@ -39,6 +41,10 @@ void Prefill::OnOpen(StreamId id, const OpenRun& open) {
 
 void Prefill::StartWaiting() {
   for (auto next = queue_.begin(); next != queue_.end();) {
+    if (!world_.gates().MayAdmit(Gate::kOpen, next->second)) {
+      ++next;
+      continue;
+    }
     const auto found = runs_.find(next->second);
     if (found != runs_.end() && !found->second.handoff->closed() && !TryStart(next->second)) {
       // Only the mutant asks for those behind the first.
@@ -106,6 +112,22 @@ void Prefill::EndOneWell(uint64_t draw) {
   world_.network().EndByPrefill(run->first, absl::OkStatus());
 }
 
+size_t Prefill::PagesOf(StreamId id) const {
+  const auto found = runs_.find(id);
+  if (found == runs_.end()) return 0;
+  const Run& run = found->second;
+  return run.sequence.has_value() ? SimLayout().PagesFor(run.spec.tokens.size()) : run.single_pages.size();
+}
+
+void Prefill::AnnounceOther(StreamId id, StreamId of, uint32_t ordinal) {
+  const auto run = runs_.find(id);
+  for (handoff::AnnouncedPage page : announced_[of]) {
+    if (run == runs_.end() || page.ordinal != ordinal) continue;
+    page.ordinal = 0;
+    return world_.network().SendToDecode(id, {.attempt = run->second.open.attempt, .body = SealedMessage{{page}}});
+  }
+}
+
 std::vector<handoff::AnnouncedPage> Prefill::Announce(const std::vector<engine::SealedEvent>& sealed) const {
   std::vector<handoff::AnnouncedPage> pages;
   for (const engine::SealedEvent& page : sealed) {
@@ -124,6 +146,7 @@ void Prefill::Act(StreamId id, const handoff::PrefillActions& actions) {
       world_.network().SendToDecode(id, {.attempt = run.open.attempt, .body = AdmittedMessage{}});
     } else if (const auto* sealed = std::get_if<handoff::SendSealed>(&action)) {
       world_.network().SendToDecode(id, {.attempt = run.open.attempt, .body = SealedMessage{sealed->pages}});
+      if (world_.gates().closed()) std::ranges::copy(sealed->pages, std::back_inserter(announced_[id]));
     } else if (const auto* end = std::get_if<handoff::EndStream>(&action)) {
       world_.network().EndByPrefill(id, end->status);
     } else if (std::holds_alternative<handoff::Unpin>(action)) {

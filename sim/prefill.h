@@ -27,6 +27,9 @@ class Prefill final : public Worker {
 
   // Off the loop. Of the streams, one ends as if all had been said.
   void EndOneWell(uint64_t draw);
+  // To this stream, as page 0, that page of another one: for a trail, which remembers what was announced.
+  void AnnounceOther(StreamId id, StreamId of, uint32_t ordinal);
+  size_t PagesOf(StreamId id) const;
   std::string LeftOverHere() const;
 
  protected:
@@ -55,6 +58,7 @@ class Prefill final : public Worker {
   std::map<StreamId, Run> runs_;
   std::map<SequenceId, StreamId> by_sequence_;
   std::set<std::pair<uint64_t, StreamId>> queue_;
+  std::map<StreamId, std::vector<handoff::AnnouncedPage>> announced_;  // in a trail
 };
 
 }  // namespace cofferdam::sim

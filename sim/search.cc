@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -23,6 +24,9 @@ struct Report {
   uint64_t seeds = 0, events = 0, requests = 0, answered = 0, failed = 0, tokens = 0, handoff_failures = 0;
   bool found = false;
   char kind[32] = {}, what[512] = {};
+  uint64_t followed = 0;  // of a trail
+  char stopped[256] = {};
+  bool on_the_way = true;  // unless it lives to say otherwise
 };
 
 template <size_t N>
@@ -46,11 +50,12 @@ void Add(Report& report, const Outcome& outcome) {
 template <typename Body>
 void InProcess(Report& report, Body body) {
   std::FILE* const said = std::tmpfile();
+  std::fflush(nullptr);  // or the child writes it, too
   const pid_t child = fork();
   if (child == 0) {
     if (said != nullptr) dup2(fileno(said), STDERR_FILENO);
     body();
-    _exit(0);
+    std::exit(0);  // not _exit: what it counted for scripts/coverage is written on the way
   }
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) {
@@ -153,6 +158,23 @@ std::optional<Found> TryOne(uint64_t seed, const std::vector<size_t>& keep, cons
   });
   if (!report->found) return std::nullopt;
   return Found{.seed = seed, .kind = report->kind, .what = report->what, .kept = keep};
+}
+
+TrailResult TryTrail(const Trail& trail, const Mutant* mutant) {
+  static SharedReport report;
+  *report = Report();
+  InProcess(*report, [&] {
+    Switch(mutant);
+    const Played played = Play(trail, &report->followed);
+    Put(report->stopped, played.stopped);
+    report->on_the_way = played.on_the_way;
+    report->found = !played.outcome.kind.empty();
+    Put(report->kind, played.outcome.kind);
+    Put(report->what, played.outcome.what);
+  });
+  TrailResult result{.found = {}, .followed = report->followed, .stopped = report->stopped, .on_the_way = report->on_the_way};
+  if (report->found) result.found = Found{.seed = 0, .kind = report->kind, .what = report->what, .kept = {}};
+  return result;
 }
 
 Found Shrink(Found found, const Mutant* mutant) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/mutants.h"
+#include "sim/trail.h"
 
 namespace cofferdam::sim {
 
@@ -37,6 +38,14 @@ struct SearchResult {
 SearchResult Search(const SearchOptions& options);
 // One seed with some of its inputs (none: all).
 std::optional<Found> TryOne(uint64_t seed, const std::vector<size_t>& keep, const Mutant* mutant);
+// A trail, as Play says; also when it ends the process.
+struct TrailResult {
+  std::optional<Found> found;
+  size_t followed = 0;
+  std::string stopped;
+  bool on_the_way = false;
+};
+TrailResult TryTrail(const Trail& trail, const Mutant* mutant);
 // With the fewest inputs that were tried and still fail in the same way.
 Found Shrink(Found found, const Mutant* mutant);
 

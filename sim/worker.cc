@@ -36,8 +36,10 @@ void Worker::Boot() {
   pool_ = std::make_unique<kv::Pool>(SimLayout(), memory_, boot_id_, scenario.lifo ? kv::ReuseOrder::kLifo : kv::ReuseOrder::kFifo);
   content_ =
       std::make_unique<Content>([this] { world_.clock().RunMemory(world_.clock().now() + microseconds(random_.Below(400))); });
+  const bool takes_less = role_ == "prefill" && scenario.prefill_takes_tokens > 0;
+  const uint64_t context = takes_less ? scenario.prefill_takes_tokens : scenario.context_tokens;
   engine_ = std::make_unique<engine::Engine>(engine::EngineOptions{.role = role_,
-                                                                   .context_tokens = scenario.context_tokens,
+                                                                   .context_tokens = context,
                                                                    .chunk_tokens = scenario.chunk_tokens,
                                                                    .max_sequences = scenario.max_sequences,
                                                                    .first_output_tokens = scenario.first_output_tokens,
@@ -98,9 +100,10 @@ void Worker::Beat(uint64_t boot) {
 
 void Worker::Turn() {
   const Time now = world_.clock().now();
-  content_->WriteLate();
+  const bool own_order = !world_.gates().closed();  // otherwise a trail says when
+  if (own_order) content_->WriteLate();
   OnEvents(std::exchange(events_, {}));
-  engine_->Reclaim();  // production zeroes on a thread of its own: what was let go may be free at any turn
+  if (own_order) engine_->Reclaim();  // production zeroes on a thread of its own: what was let go may be free at any turn
   // What comes meanwhile is for the next turn.
   for (size_t left = inbox_.size(); left > 0 && alive(); --left) {
     const Agenda::Action action = std::move(inbox_.front());
@@ -108,11 +111,11 @@ void Worker::Turn() {
     action();
   }
   OnTurn(now);
-  engine_->Reclaim();
+  if (own_order) engine_->Reclaim();
   if (random_.OneIn(4)) engine_->Scrub(SimLayout().payload_bytes() * 2, events_);
-  if (engine_->HasWork()) return StepOnce();
+  if (engine_->HasWork() && world_.gates().TakeStep(this)) return StepOnce();
   if (!events_.empty() || !inbox_.empty()) return Wake(now + microseconds(20));
-  const bool retired = pool_->counts().by_state[static_cast<size_t>(kv::PageState::kRetired)] > 0;
+  const bool retired = own_order && pool_->counts().by_state[static_cast<size_t>(kv::PageState::kRetired)] > 0;
   if (retired) return Wake(now + microseconds(200));
   if (Waits()) Wake(now + kTick);
 }

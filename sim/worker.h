@@ -23,8 +23,6 @@ class World;
 
 inline constexpr Duration kBeat = milliseconds(100);
 inline constexpr Duration kTick = milliseconds(25);
-inline constexpr int kSilentBeats = 3;    // as in src/worker
-inline constexpr int kStalledBeats = 60;  // as in src/worker
 
 kv::Key KeyOf(uint32_t domain);
 std::string NameOf(uint32_t domain);
@@ -41,7 +39,7 @@ class Worker {
   void Crash();
   bool alive() const { return engine_ != nullptr; }
   uint64_t boot_id() const { return boot_id_; }
-  // For later: on the loop, in order.
+  // For later: on the loop, in order. Nothing but a turn: an empty one.
   void Post(Agenda::Action action);
   // The loop stands still until then; with `silent`, the heartbeats do, too.
   void Hold(Time until, bool silent);
@@ -53,6 +51,7 @@ class Worker {
   std::span<std::byte> memory() { return memory_; }
   std::span<const std::byte> memory() const { return memory_; }
   engine::Engine& engine() { return *engine_; }
+  void WriteLate() { content_->WriteLate(); }  // Fault::kSealedTooEarly, in a trail
   kv::Pool& pool() { return *pool_; }
   const kv::Pool& pool() const { return *pool_; }
   const std::string& name() const { return name_; }

@@ -20,7 +20,7 @@ World::World(const Scenario& scenario, std::function<void(const std::string&)> s
       say_(std::move(say)),
       network_(*this, scenario.seed),
       fabric_(*this, scenario.seed),
-      faultless_(scenario.faults() == 0) {
+      faultless_(scenario.faults() == 0 && !scenario.disturbed) {
   for (size_t i = 0; i < scenario.prefills; ++i) prefills_.push_back(std::make_unique<Prefill>(*this, i));
   for (size_t i = 0; i < scenario.decodes; ++i) decodes_.push_back(std::make_unique<Decode>(*this, i));
   for (size_t i = 0; i < scenario.gateways; ++i) gateways_.push_back(std::make_unique<Gateway>(*this, i));
@@ -55,8 +55,30 @@ void World::Found(std::string_view kind, std::string what) {
   Say(absl::StrCat("FOUND: ", outcome_.kind, ": ", outcome_.what));
 }
 
+void World::At(Time time, const GateKey& key, Agenda::Action action) {
+  if (gates_.closed()) return gates_.Hold(key, std::move(action));
+  clock_.At(time, std::move(action));
+}
+
+void World::MemoryAt(Time time, const GateKey& key, Agenda::Action action) {
+  if (gates_.closed()) return gates_.Hold(key, std::move(action));
+  clock_.MemoryAt(time, std::move(action));
+}
+
+void World::Now(const GateKey& key, const Agenda::Action& action) {
+  if (gates_.closed()) return gates_.Hold(key, action);
+  action();
+}
+
 void World::OnPagesTaken(Worker& worker, SequenceId sequence, uint32_t domain) {
+  uint32_t cached = worker.engine().CachedPages(sequence);
   for (const auto& [page, generation] : worker.engine().TenuresOf(sequence)) {
+    // A trail ends where the model sees this; otherwise only what comes of it counts, for reads and steps cover the bytes again.
+    const bool fresh = cached == 0;
+    cached -= fresh ? 0 : 1;
+    if (gates_.closed() && fresh &&
+        !std::ranges::all_of(worker.pool().Payload(page), [](std::byte b) { return b == std::byte{0}; }))
+      Found("invariant", absl::StrCat("I7: page ", page.value(), " of ", worker.name(), " is handed out and is not zero"));
     const auto [found, added] = domains_.emplace(Mix(worker.boot_id(), generation.value()), domain);
     if (found->second != domain)
       Found("invariant", absl::StrCat("I10: page ", page.value(), " of ", worker.name(), " is used by two domains"));
@@ -93,7 +115,7 @@ CallId World::OpenCall(size_t gateway, size_t decode, Call call) {
   OpenedCall& opened = calls_[id];
   opened = {.gateway = gateway, .decode = decode, .decode_boot = decodes_[decode]->boot_id()};
   opened.last_to_decode = clock_.now() + network_.Delay();
-  clock_.At(opened.last_to_decode, [this, decode, boot = opened.decode_boot, call = std::move(call)] {
+  At(opened.last_to_decode, {Gate::kCall, id}, [this, decode, boot = opened.decode_boot, call = std::move(call)] {
     Decode& worker = *decodes_[decode];
     if (worker.boot_id() == boot) worker.Post([&worker, call] { worker.OnCall(call); });
   });
@@ -127,7 +149,7 @@ void World::CancelCall(CallId id) {
   Time at = clock_.now() + network_.Delay();
   if (const auto cut = cut_.find({call.gateway, call.decode}); cut != cut_.end()) at = std::max(at, cut->second + network_.Delay());
   call.last_to_decode = std::max(call.last_to_decode + Duration(1), at);
-  clock_.At(call.last_to_decode, [this, id, decode = call.decode, boot = call.decode_boot] {
+  At(call.last_to_decode, {Gate::kCallOver, id}, [this, id, decode = call.decode, boot = call.decode_boot] {
     Decode& worker = *decodes_[decode];
     if (worker.boot_id() == boot) worker.Post([&worker, id] { worker.OnCancelled(id); });
   });
@@ -153,7 +175,6 @@ std::optional<size_t> World::PickDecode(size_t gateway, std::optional<size_t> av
 // ---- the course of a simulation
 
 void World::Start(const Input& input) {
-  --inputs_left_;
   if (!input.is_request) return Disturb(input);
   ++outcome_.requests;
   gateways_[input.gateway]->OnRequest(input);
@@ -184,12 +205,27 @@ void World::CheckEnd() {
 
 Outcome World::Run() {
   inputs_left_ = scenario_.inputs.size();
-  Time last{};
   for (const Input& input : scenario_.inputs) {
-    last = std::max(last, input.at);
-    clock_.At(input.at, [this, &input] { Start(input); });
+    clock_.At(input.at, [this, &input] {
+      --inputs_left_;
+      Start(input);
+    });
   }
+  return Finish();
+}
+
+void World::RunFor(Duration duration) {
+  const Time until = clock_.now() + duration;
+  clock_.At(until, [] {});
+  while (outcome_.kind.empty() && clock_.now() < until && clock_.RunNext()) {
+  }
+}
+
+Outcome World::Finish() {
+  gates_.Open([this](Agenda::Action action) { clock_.After(Duration(), std::move(action)); });
   clock_.After(kProbe, [this] { Probe(); });
+  Time last = clock_.now();
+  for (const Input& input : scenario_.inputs) last = std::max(last, input.at);
   std::optional<Time> done_at;
   while (outcome_.kind.empty() && clock_.RunNext()) {
     if (!done_at.has_value() && AllDone()) done_at = clock_.now();

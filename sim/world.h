@@ -15,6 +15,7 @@
 #include "sim/clock.h"
 #include "sim/content.h"
 #include "sim/decode.h"
+#include "sim/gates.h"
 #include "sim/gateway.h"
 #include "sim/network.h"
 #include "sim/prefill.h"
@@ -40,13 +41,23 @@ class World {
   World& operator=(const World&) = delete;
 
   Outcome Run();
+  // Or in parts, instead of Run: a request or a fault, what happens for so long, and what happens until all is over.
+  void Start(const Input& input);
+  void RunFor(Duration duration);
+  Outcome Finish();
 
   const Scenario& scenario() const { return scenario_; }
   Clock& clock() { return clock_; }
+  Gates& gates() { return gates_; }
+  // `action` happens then, or when the gate lets it.
+  void At(Time time, const GateKey& key, Agenda::Action action);
+  void MemoryAt(Time time, const GateKey& key, Agenda::Action action);
+  void Now(const GateKey& key, const Agenda::Action& action);
   Network& network() { return network_; }
   Fabric& fabric() { return fabric_; }
   Decode& decode(size_t index) { return *decodes_[index]; }
   Prefill& prefill(size_t index) { return *prefills_[index]; }
+  Gateway& gateway(size_t index) { return *gateways_[index]; }
   // The longest prompt with output that a prefill worker promises to hold.
   uint64_t PrefillContext() const;
   uint64_t DecodeContext() const;
@@ -74,6 +85,7 @@ class World {
   bool Reaches(size_t gateway, size_t decode) const;
   // A decode worker to ask, another one than `avoid` if there is one.
   std::optional<size_t> PickDecode(size_t gateway, std::optional<size_t> avoid);
+  const Outcome& outcome() const { return outcome_; }
 
  private:
   struct OpenedCall {
@@ -83,7 +95,6 @@ class World {
   };
   template <typename Tell>
   void ToGateway(CallId id, Tell tell);
-  void Start(const Input& input);
   void Disturb(const Input& fault);
   void Hold(Worker& worker, uint64_t amount, bool silent);
   void CrashDecode(size_t index, uint64_t amount);
@@ -96,6 +107,7 @@ class World {
   const Scenario& scenario_;
   const std::function<void(const std::string&)> say_;
   Clock clock_;
+  Gates gates_;
   Network network_;
   Fabric fabric_;
   std::vector<std::unique_ptr<Decode>> decodes_;

@@ -2,10 +2,11 @@
 
 proctype Gateway(byte r) {
   do
-  :: d_step { gateway[r] == G_NEW -> gateway[r] = G_RUNNING; run_d[r * LIVES] = D_QUEUED; skip }
+  :: d_step { gateway[r] == G_NEW -> printf("SIM start %d\n", r); gateway[r] = G_RUNNING; run_d[r * LIVES] = D_QUEUED; skip }
   /* The client goes away. */
   :: d_step {
-       !quiet && faults && gateway[r] == G_RUNNING ->
+       faults && gateway[r] == G_RUNNING ->
+       printf("SIM leave %d\n", r * LIVES + life[r]);
        faults--;
        gateway[r] = G_ERROR;
        cancel[r * LIVES + life[r]] = 1
@@ -14,7 +15,8 @@ proctype Gateway(byte r) {
      }
   /* The stream to decode breaks, or seems to: the old attempt may run on for a while. */
   :: d_step {
-       !quiet && faults && gateway[r] == G_RUNNING ->
+       faults && gateway[r] == G_RUNNING ->
+       printf("SIM break %d\n", r * LIVES + life[r]);
        faults--;
        cancel[r * LIVES + life[r]] = 1;
        TryAgain(r)
@@ -28,7 +30,8 @@ proctype DecodeRun(byte x) {
   do
 #ifdef M_PIN_WHILE_QUEUED
   :: d_step {
-       run_d[x] == D_QUEUED && !cancel[x] && !pinned[AT(x, 0)] && pages[REQ(x)] == 2 && ANY_HIT(x) ->
+       run_d[x] == D_QUEUED && !cancel[x] && !pinned[AT(x, 0)] && pages[REQ(x)] == 2 && ANY_HIT(x) && D_FREE == 0 ->
+       printf("SIM wait %d\n", x);
        FindCached(x);
        PinCached(x)
        ;
@@ -37,9 +40,11 @@ proctype DecodeRun(byte x) {
 #endif
 #ifdef M_PIN_AFTER_LOOKUP
   :: d_step {
-       run_d[x] == D_QUEUED && !FOUND(x) && pages[REQ(x)] == 2 && ANY_HIT(x) ->
+       run_d[x] == D_QUEUED && looked[x] == NONE && pages[REQ(x)] == 2 && ANY_HIT(x) && D_FREE == 0 ->
+       printf("SIM wait %d\n", x);
        FindCached(x);
-       looked[x] = page
+       looked[x] = page;
+       EvictOther(page)
        ;
        skip
      }
@@ -47,33 +52,29 @@ proctype DecodeRun(byte x) {
   /* PrefixCache::Evict, for one that waits. */
   :: d_step {
        run_d[x] == D_QUEUED && !CAN_ADMIT(x) && ANY_EVICTABLE ->
-       i = 0;
-       do
-       :: !IS_EVICTABLE(i) -> i++
-       :: else -> break
-       od;
-       d_state[i] = RETIRED;
-       d_tenure[i] = 0;
-       d_fenced[i] = (stepping_d != NONE)
+       printf("SIM evict %d\n", x);
+       EvictOther(NONE)
        ;
        skip
      }
-  :: d_step { run_d[x] == D_QUEUED && cancel[x] -> ReleaseAtDecode(x); skip }
-  :: d_step { run_d[x] == D_QUEUED && !cancel[x] && CAN_ADMIT(x) -> Admit(x); skip }
+  :: d_step { run_d[x] == D_QUEUED && cancel[x] -> printf("SIM cancel %d\n", x); ReleaseAtDecode(x); skip }
+  :: d_step { run_d[x] == D_QUEUED && !cancel[x] && CAN_ADMIT(x) -> printf("SIM admit %d\n", x); Admit(x); skip }
   /* DecodeHandoff::OnCancel. */
   :: d_step {
        run_d[x] == D_FETCHING && cancel[x] ->
+       printf("SIM cancel %d\n", x);
        Fail(x)
        ;
        skip
      }
-  :: d_step { (run_d[x] == D_READY || run_d[x] == D_STEPPING) && cancel[x] -> ReleaseAtDecode(x); skip }
+  :: d_step { (run_d[x] == D_READY || run_d[x] == D_STEPPING) && cancel[x] -> printf("SIM cancel %d\n", x); ReleaseAtDecode(x); skip }
   /* DecodeHandoff::OnStreamEnded: before coverage, whatever the status. */
   :: d_step {
        run_d[x] == D_FETCHING && end_sent[x] ->
+       printf("SIM ended %d\n", x);
 #ifdef M_END_IS_SUCCESS
        if
-       :: end_sent[x] == 2 -> run_d[x] = D_READY; open_d[x] = 0
+       :: end_sent[x] == 2 && read[AT(x, 0)] == R_NONE && read[AT(x, 1)] == R_NONE -> run_d[x] = D_READY; open_d[x] = 0
        :: else -> Fail(x)
        fi
 #else
@@ -88,7 +89,8 @@ proctype DecodeRun(byte x) {
 #endif
   /* DecodeHandoff::OnTick: silence closes the stream and the peer's connection, and frees nothing. */
   :: d_step {
-       !quiet && faults && run_d[x] == D_FETCHING ->
+       faults && run_d[x] == D_FETCHING ->
+       printf("SIM silent %d\n", x);
        faults--;
 #ifdef M_FREE_AT_TIMEOUT
        open_d[x] = 0;
@@ -107,9 +109,10 @@ proctype DecodeRun(byte x) {
 #else
        run_d[x] == D_DRAINING && read[AT(x, 0)] < R_FIRST && read[AT(x, 1)] < R_FIRST ->
 #endif
+       ok = cancel[x];
        ReleaseAtDecode(x);
        if
-       :: cancel[x]
+       :: ok
        :: else -> TryAgain(REQ(x))
        fi
        ;
@@ -118,6 +121,7 @@ proctype DecodeRun(byte x) {
   /* Engine::Step: tags are compared before it and after it, before a token is sampled. */
   :: d_step {
        run_d[x] == D_READY && stepping_d == NONE ->
+       printf("SIM begin-decode %d\n", x);
        ReadPages(x, 1);
        stepping_d = x;
        step_page_d = d_page[AT(x, pages[REQ(x)] - 1)];
@@ -127,12 +131,14 @@ proctype DecodeRun(byte x) {
      }
   :: d_step {
        stepping_d == x ->
+       printf("SIM decode %d\n", x);
        stepping_d = NONE;
        if
        :: run_d[x] == D_STEPPING -> ReadPages(x, 0)
        :: else
        fi;
        d_half1[step_page_d] = IDENTITY(REQ(x), pages[REQ(x)] - 1); /* its own row, in its last page */
+       step_page_d = 0;
        i = 0;
        do
        :: i < DPAGES -> d_fenced[i] = 0; i++
@@ -141,11 +147,11 @@ proctype DecodeRun(byte x) {
        if
        :: run_d[x] == D_STEPPING ->
           TakeToken(x);
-          page = d_page[AT(x, 0)];
+          who = d_page[AT(x, 0)];
           ok = !pinned[AT(x, 0)];
           ReleaseAtDecode(x);
           if /* PrefixCache::Insert: a whole page stays */
-          :: ok && pages[REQ(x)] == 2 && d_half0[page] == IDENTITY(REQ(x), 0) -> d_state[page] = CACHED
+          :: ok && pages[REQ(x)] == 2 -> d_state[who] = CACHED
           :: else
           fi
        :: else /* released meanwhile: nothing is sampled */
@@ -162,6 +168,7 @@ proctype Transfer(byte x; byte o) {
   /* DecodeHandoff::OnAnnounced. Late messages, of a run that is over, have no effect (I8). */
   :: d_step {
        sent[AT(x, o)] == A_SENT && run_d[x] == D_FETCHING && open_d[x] ->
+       printf("SIM announced %d %d\n", x, o);
        sent[AT(x, o)] = A_TAKEN;
        if
        :: covered[AT(x, o)] || read[AT(x, o)] != R_NONE
@@ -174,7 +181,8 @@ proctype Transfer(byte x; byte o) {
           seal_identity[AT(x, o)] = sent_identity[AT(x, o)];
           seal_half0[AT(x, o)] = sent_half0[AT(x, o)];
           seal_half1[AT(x, o)] = sent_half1[AT(x, o)]
-       fi
+       fi;
+       ForgetMessage(x, o)
        ;
        skip
      }
@@ -183,17 +191,19 @@ proctype Transfer(byte x; byte o) {
   :: d_step {
        sent[AT(x, o)] == A_SENT && run_d[x] == D_OVER && x % LIVES + 1 < LIVES && run_d[x + 1] == D_FETCHING &&
        read[AT(x + 1, o)] == R_NONE && !covered[AT(x + 1, o)] ->
+       printf("SIM announced %d %d\n", x, o);
        sent[AT(x, o)] = A_TAKEN;
        read[AT(x + 1, o)] = R_WAITING;
        source[AT(x + 1, o)] = sent_page[AT(x, o)];
        seal_identity[AT(x + 1, o)] = sent_identity[AT(x, o)];
        seal_half0[AT(x + 1, o)] = sent_half0[AT(x, o)];
-       seal_half1[AT(x + 1, o)] = sent_half1[AT(x, o)]
+       seal_half1[AT(x + 1, o)] = sent_half1[AT(x, o)];
+       ForgetMessage(x, o)
        ;
        skip
      }
 #endif
-  :: d_step { sent[AT(x, o)] == A_SENT && !open_d[x] && run_d[x] == D_OVER -> sent[AT(x, o)] = A_TAKEN; skip }
+  :: d_step { sent[AT(x, o)] == A_SENT && !open_d[x] && run_d[x] == D_OVER -> printf("SIM announced %d %d\n", x, o); sent[AT(x, o)] = A_TAKEN; ForgetMessage(x, o); skip }
   /* TransferWindow. */
   :: d_step {
        read[AT(x, o)] == R_WAITING && run_d[x] == D_FETCHING && window < WINDOW ->
@@ -206,6 +216,7 @@ proctype Transfer(byte x; byte o) {
      }
   :: d_step {
        read[AT(x, o)] == R_FIRST && !closed_peer[x] ->
+       printf("SIM first-half %d %d\n", x, o);
        d_half0[read_to[AT(x, o)]] = p_half0[source[AT(x, o)]];
 #ifdef M_DONE_TOO_EARLY
        read[AT(x, o)] = R_LANDED
@@ -217,6 +228,7 @@ proctype Transfer(byte x; byte o) {
      }
   :: d_step {
        read[AT(x, o)] == R_SECOND && !closed_peer[x] ->
+       printf("SIM second-half %d %d\n", x, o);
        d_half1[read_to[AT(x, o)]] = p_half1[source[AT(x, o)]];
        read[AT(x, o)] = R_LANDED
        ;
@@ -236,6 +248,7 @@ proctype Transfer(byte x; byte o) {
   /* A read that takes long is asked for again; the first one is still on its way. */
   :: d_step {
        read[AT(x, o)] == R_SECOND && z_to == NONE ->
+       printf("SIM read-again %d %d\n", x, o);
        z_to = read_to[AT(x, o)];
        z_from = source[AT(x, o)];
        read[AT(x, o)] = R_FIRST
@@ -246,6 +259,7 @@ proctype Transfer(byte x; byte o) {
   /* The end of a read, with the verdict on what arrived; or its failure. */
   :: d_step {
        read[AT(x, o)] == R_LANDED || ((read[AT(x, o)] == R_FIRST || read[AT(x, o)] == R_SECOND) && closed_peer[x]) ->
+       printf("SIM read %d %d\n", x, o);
        ok = (read[AT(x, o)] == R_LANDED);
        read[AT(x, o)] = R_NONE;
        window--;
@@ -257,7 +271,8 @@ proctype Transfer(byte x; byte o) {
             :: run_d[x] != D_FETCHING && ok && d_tenure[read_to[AT(x, o)]] != 0 -> page = read_to[AT(x, o)]; AdoptForOwner(o)
 #endif
        :: else
-       fi
+       fi;
+       ForgetRead(x, o)
        ;
        skip
      }

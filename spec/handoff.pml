@@ -2,14 +2,15 @@
  * The handoff of KV pages between a prefill and a decode worker, with the gateway, the fabric and the client around it.
  *
  * One process does everything: each option of its loop is one atomic action of somebody, and Spin tries them in every order. What
- * can go wrong (streams that break, reads that tear, silence, crashes, cancels, a faulty peer) happens at any time until `quiet`.
+ * can go wrong (streams that break, reads that tear, silence, crashes, cancels, a faulty peer) happens at any time until `faults` are used up, or given up.
  * Nothing is repeated without bound, so that every execution ends; at its end everybody must be through and every page back. That,
  * and the absence of cycles (spec/check), is the liveness part; assertions on the way are the safety part.
  *
  * A page's content is two halves, since reads and steps are not atomic. A half is 0 or the identity of what was computed into it.
  * A checksum is the pair of halves. A tenure's generation is its run, since a run reserves once.
  *
- * M_... leave one rule out: spec/check shows that each is found.
+ * M_... leave one rule out: spec/check shows that each is found. Actions print a line, beginning with SIM, from which the simulator
+ * plays a trail on the code (sim/trail.h).
  */
 #ifndef REQS
 #define REQS 2
@@ -28,6 +29,11 @@
 #endif
 #ifndef FAULTS
 #define FAULTS 2 /* in one execution, of any kind */
+#endif
+#ifdef ONLY_SILENCE
+#define PEER_FAULTS 0
+#else
+#define PEER_FAULTS faults /* of what prefill may do */
 #endif
 #ifndef CRASHES
 #define CRASHES 0 /* of each side, beside FAULTS */
@@ -79,7 +85,7 @@
 #define A_SENT 1
 #define A_TAKEN 2
 
-bit quiet, same_domain;
+bit same_domain;
 byte pages[REQS]; /* of each prompt */
 
 byte gateway[REQS], life[REQS];
@@ -147,6 +153,25 @@ inline TakeToken(x) {
 #endif
 }
 
+/*
+ * What nobody looks at again is set to zero, for then states that differ in nothing else are one: what is known of a message that was
+ * taken, of a read that has ended, of a run that is over. It changes nothing of what can happen.
+ */
+inline ForgetMessage(x, o) {
+  sent_page[AT(x, o)] = 0;
+  sent_identity[AT(x, o)] = 0;
+  sent_half0[AT(x, o)] = 0;
+  sent_half1[AT(x, o)] = 0
+}
+
+inline ForgetRead(x, o) {
+  read_to[AT(x, o)] = 0;
+  source[AT(x, o)] = 0;
+  seal_identity[AT(x, o)] = 0;
+  seal_half0[AT(x, o)] = 0;
+  seal_half1[AT(x, o)] = 0
+}
+
 /* ---- decode ---- */
 
 inline ReleaseAtDecode(x) {
@@ -169,6 +194,10 @@ inline ReleaseAtDecode(x) {
      j++
   :: else -> break
   od;
+  cancel[x] = 0;
+#ifndef M_NO_DRAIN
+  closed_peer[x] = 0;
+#endif
   run_d[x] = D_OVER
 }
 
@@ -200,11 +229,12 @@ inline FreeAtOnce(x) {
 inline Fail(x) {
   run_d[x] = D_DRAINING;
   open_d[x] = 0;
+  end_sent[x] = 0;
   j = 0;
   do
   :: j < NP ->
      if
-     :: read[AT(x, j)] == R_WAITING -> read[AT(x, j)] = R_NONE
+     :: read[AT(x, j)] == R_WAITING -> read[AT(x, j)] = R_NONE; ForgetRead(x, j)
      :: else
      fi;
      j++
@@ -230,7 +260,7 @@ inline Fail(x) {
 #endif
 /* Reuse is limited to whole pages before the last token. */
 #ifdef M_PIN_AFTER_LOOKUP
-#define FOUND(x) (looked[x] != NONE)
+#define FOUND(x) (looked[x] < DPAGES -> d_state[looked[x]] == CACHED : 0)
 #else
 #define FOUND(x) (pinned[AT(x, 0)] || (pages[REQ(x)] == 2 && ANY_HIT(x)))
 #endif
@@ -248,6 +278,21 @@ inline FindCached(x) {
      i++
   :: else -> break
   od
+}
+
+inline EvictOther(but) {
+  i = 0;
+  do
+  :: i < DPAGES && (i == but || !IS_EVICTABLE(i)) -> i++
+  :: else -> break
+  od;
+  if
+  :: i < DPAGES ->
+     d_state[i] = RETIRED;
+     d_tenure[i] = 0;
+     d_fenced[i] = (stepping_d != NONE)
+  :: else
+  fi
 }
 
 inline PinCached(x) {
@@ -276,7 +321,9 @@ inline Admit(x) {
      if
      :: IS_FREE(i) ->
         assert(d_half0[i] == 0 && d_half1[i] == 0); /* I7: zeroed */
+#ifndef M_STALE_GENERATION /* or only this would be found of it */
         assert(d_reads[i] == 0 && d_pins[i] == 0);  /* I2 */
+#endif
         d_state[i] = HELD;
         d_tenure[i] = x + 1;
         d_page[AT(x, k)] = i;
@@ -308,7 +355,8 @@ inline Cover(x, o) {
   if
   :: ok ->
      run_d[x] = D_READY;
-     open_d[x] = 0 /* decode closes the stream, not prefill */
+     open_d[x] = 0; /* decode closes the stream, not prefill */
+     end_sent[x] = 0
   :: else
   fi
 }
@@ -377,8 +425,12 @@ inline ReleaseAtPrefill(x) {
   :: else -> break
   od;
   open_p[x] = 0;
+  next[x] = (stepping_p == x -> next[x] : 0);
   run_p[x] = P_OVER
 }
+
+/* A stream that decode has closed brings it nothing any more. */
+inline EndStream(x, how) { end_sent[x] = (open_d[x] -> how : 0) }
 
 inline ReserveAtPrefill(x, first, most) {
   assert(!rejected[x]); /* I1 */
@@ -426,7 +478,9 @@ inline Announce(x, o, p, identity) {
 #endif
 #ifdef M_PAGE_BY_PAGE
 #define P_NEEDS(x) 1
+#define HAS_ROOM(x) (p_page[AT(x, pages[REQ(x)] - 1)] != NONE)
 #else
+#define HAS_ROOM(x) (p_page[AT(x, next[x])] != NONE)
 #define P_NEEDS(x) (pages[REQ(x)] - covered[AT(x, 0)])
 #endif
 

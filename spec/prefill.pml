@@ -4,6 +4,7 @@ proctype PrefillRun(byte x) {
   do
   :: d_step {
        open_sent[x] ->
+       printf("SIM open %d\n", x);
        open_sent[x] = 0;
        if
        :: open_d[x] -> open_p[x] = 1; run_p[x] = P_QUEUED
@@ -14,7 +15,8 @@ proctype PrefillRun(byte x) {
      }
   /* PrefillHandoff::OnRefused. */
   :: d_step {
-       !quiet && faults && run_p[x] == P_QUEUED && open_p[x] ->
+       faults && run_p[x] == P_QUEUED && open_p[x] ->
+       printf("SIM refuse %d\n", x);
        faults--;
        rejected[x] = 1;
 #ifdef M_REJECT_GOES_ON
@@ -22,7 +24,7 @@ proctype PrefillRun(byte x) {
 #else
        run_p[x] = P_OVER;
        open_p[x] = 0;
-       end_sent[x] = 1
+       EndStream(x, 1)
 #endif
        ;
        skip
@@ -30,6 +32,7 @@ proctype PrefillRun(byte x) {
   /* PrefillHandoff::OnReserved: for the whole prompt, or not at all. */
   :: d_step {
        run_p[x] == P_QUEUED && open_p[x] && P_FREE >= P_NEEDS(x) ->
+       printf("SIM reserve %d\n", x);
        next[x] = covered[AT(x, 0)]; /* first_page of the request */
        ReserveAtPrefill(x, next[x], next[x] + P_NEEDS(x));
        run_p[x] = P_RUNNING
@@ -38,14 +41,17 @@ proctype PrefillRun(byte x) {
      }
 #ifdef M_PAGE_BY_PAGE
   :: d_step {
-       run_p[x] == P_RUNNING && open_p[x] && p_page[AT(x, next[x])] == NONE && P_FREE > 0 -> ReserveAtPrefill(x, next[x], next[x] + 1)
+       run_p[x] == P_RUNNING && open_p[x] && pages[REQ(x)] == 2 && p_page[AT(x, 1)] == NONE && P_FREE > 0 ->
+       printf("SIM reserve %d\n", x);
+       ReserveAtPrefill(x, 1, 2)
        ;
        skip
      }
 #endif
   /* A step: its first layers and its last ones. */
   :: d_step {
-       run_p[x] == P_RUNNING && stepping_p == NONE && p_page[AT(x, next[x])] != NONE ->
+       run_p[x] == P_RUNNING && stepping_p == NONE && HAS_ROOM(x) ->
+       printf("SIM begin-prefill %d\n", x);
        stepping_p = x;
        step_page_p = p_page[AT(x, next[x])];
        p_half0[step_page_p] = FED(x, next[x]);
@@ -59,6 +65,7 @@ proctype PrefillRun(byte x) {
   /* PrefillHandoff::OnSealed. */
   :: d_step {
        stepping_p == x ->
+       printf("SIM prefill %d %d\n", x, next[x]);
        stepping_p = NONE;
        i = 0;
        do
@@ -73,28 +80,31 @@ proctype PrefillRun(byte x) {
 #endif
           next[x] = next[x] + 1;
           run_p[x] = (next[x] == pages[REQ(x)] -> P_HOLDING : P_RUNNING)
-       :: else
-       fi
+       :: else -> next[x] = 0
+       fi;
+       step_page_p = 0
        ;
        skip
      }
   /* PrefillHandoff::OnStreamClosed: decode has closed it. */
-  :: d_step { open_p[x] && !open_d[x] && !open_sent[x] -> ReleaseAtPrefill(x); skip }
+  :: d_step { open_p[x] && !open_d[x] && !open_sent[x] -> printf("SIM closed %d\n", x); ReleaseAtPrefill(x); skip }
 #ifdef M_PIN_DROPPED
   :: d_step { run_p[x] == P_HOLDING -> ReleaseAtPrefill(x); skip }
 #endif
   /* It breaks for both. */
-  :: d_step { !quiet && faults && open_p[x] -> faults--; end_sent[x] = 1; ReleaseAtPrefill(x); skip }
+  :: d_step { PEER_FAULTS && open_p[x] -> printf("SIM broken %d\n", x); faults--; EndStream(x, 1); ReleaseAtPrefill(x); skip }
   /* A peer with bugs: it ends the stream as if all were well, or announces a sealed page of another prompt. */
-  :: d_step { !quiet && faults && open_p[x] -> faults--; end_sent[x] = 2; ReleaseAtPrefill(x); skip }
+  :: d_step { PEER_FAULTS && open_p[x] -> printf("SIM ends-well %d\n", x); faults--; EndStream(x, 2); ReleaseAtPrefill(x); skip }
   :: d_step {
-       !quiet && faults && open_p[x] && run_p[x] >= P_RUNNING && sent[AT(x, 0)] == A_NONE ->
+       PEER_FAULTS && open_p[x] && run_p[x] >= P_RUNNING && sent[AT(x, 0)] == A_NONE ->
        faults--;
        i = 0;
        do
        :: i < PPAGES ->
           if
-          :: p_half0[i] != 0 && p_half0[i] == p_half1[i] && p_half0[i] != IDENTITY(REQ(x), 0) -> Announce(x, 0, i, p_half0[i])
+          :: p_half0[i] != 0 && p_half0[i] == p_half1[i] && p_half0[i] != IDENTITY(REQ(x), 0) ->
+             printf("SIM announces-other %d %d\n", x, p_half0[i]);
+             Announce(x, 0, i, p_half0[i])
           :: else
           fi;
           i++
@@ -119,6 +129,7 @@ proctype DecodePage(byte p) {
        d_state[p] == RETIRED && d_reads[p] == 0 && !d_fenced[p] ->
 #endif
 #endif
+       printf("SIM free-decode\n");
        d_state[p] = FREE;
        d_fenced[p] = 0;
        d_half0[p] = 0;
@@ -137,6 +148,7 @@ proctype PrefillPage(byte p) {
 #else
        p_state[p] == RETIRED && !p_fenced[p] ->
 #endif
+       printf("SIM free-prefill\n");
        p_state[p] = FREE;
        p_fenced[p] = 0;
        p_half0[p] = 0;
@@ -150,7 +162,7 @@ proctype PrefillPage(byte p) {
 #ifdef M_SECOND_READ
 proctype FirstRead() {
   do
-  :: d_step { z_to != NONE && z_to < DPAGES -> d_half1[z_to] = p_half1[z_from]; z_to = DPAGES; skip }
+  :: d_step { z_to != NONE && z_to < DPAGES -> printf("SIM late-half\n"); d_half1[z_to] = p_half1[z_from]; z_to = DPAGES; skip }
   od
 }
 #endif

@@ -1,14 +1,24 @@
 /* What happens to everybody: crashes, the end, and the beginning. Included in handoff.pml. */
 
+#ifdef M_SAME_ATTEMPT /* attempts and announced pages name their process, too: after a crash it is another one */
+#define MAY_CRASH_P (p_crashes)
+#define MAY_CRASH_D (d_crashes)
+#else
+#define MAY_CRASH_P (PEER_FAULTS || p_crashes)
+#define MAY_CRASH_D (PEER_FAULTS || d_crashes)
+#endif
+
 proctype Crashes() {
   do
   :: d_step {
-       !quiet && (faults || p_crashes) ->
+       MAY_CRASH_P ->
+       printf("SIM crash-prefill\n");
        if
        :: p_crashes -> p_crashes--
        :: else -> faults--
        fi;
        stepping_p = NONE;
+       step_page_p = 0;
        i = 0;
        do
        :: i < PPAGES ->
@@ -24,12 +34,13 @@ proctype Crashes() {
        :: i < RUNS ->
           if
           :: open_p[i] || open_sent[i] ->
-             end_sent[i] = 1;
+             EndStream(i, 1);
              open_p[i] = 0;
              open_sent[i] = 0;
              run_p[i] = P_OVER
           :: else
           fi;
+          next[i] = 0;
           p_page[AT(i, 0)] = NONE;
           p_page[AT(i, 1)] = NONE;
           if
@@ -43,12 +54,14 @@ proctype Crashes() {
        skip
      }
   :: d_step {
-       !quiet && (faults || d_crashes) ->
+       MAY_CRASH_D ->
+       printf("SIM crash-decode\n");
        if
        :: d_crashes -> d_crashes--
        :: else -> faults--
        fi;
        stepping_d = NONE;
+       step_page_d = 0;
        window = 0;
        i = 0;
        do
@@ -74,6 +87,9 @@ proctype Crashes() {
           :: else
           fi;
           open_d[who] = 0;
+          cancel[who] = 0;
+          closed_peer[who] = 0;
+          end_sent[who] = 0;
           k = 0;
           do
           :: k < NP ->
@@ -81,6 +97,7 @@ proctype Crashes() {
              pinned[AT(who, k)] = 0;
              covered[AT(who, k)] = 0;
              read[AT(who, k)] = R_NONE;
+             ForgetRead(who, k);
              k++
           :: else -> break
           od;
@@ -95,7 +112,8 @@ proctype Crashes() {
        ;
        skip
      }
-  :: d_step { !quiet -> quiet = 1; skip }
+  /* From here on nothing goes wrong any more. */
+  :: d_step { faults || p_crashes || d_crashes -> faults = 0; p_crashes = 0; d_crashes = 0; skip }
   od
 }
 
@@ -162,6 +180,8 @@ init {
           d_half1[1] = IDENTITY(1, 0)
        fi
     fi;
+    printf("SIM sizes %d %d %d %d\n", LIVES, DPAGES, PPAGES, WINDOW);
+    printf("SIM requests %d %d %d %d\n", same_domain, pages[0], pages[1], (d_state[0] == CACHED) + (d_state[1] == CACHED));
     for (x : 0 .. REQS - 1) { run Gateway(x) }
     for (x : 0 .. RUNS - 1) {
       run DecodeRun(x);

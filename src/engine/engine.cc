@@ -308,7 +308,12 @@ uint64_t Engine::DropOrigin(uint64_t origin) {
 
 void Engine::Release(SequenceId id) {
   const auto found = sequences_.find(id);
-  if (found != sequences_.end()) Erase(*found->second, {});
+  if (found == sequences_.end()) return;
+#ifdef COFFERDAM_FAULTS
+  const bool runs = found->second->generates() && std::ranges::find(running_, found->second.get()) != running_.end();
+  if (FaultIsOn(Fault::kFinishedRowComputes) && runs) AddLateRow(*found->second);
+#endif
+  Erase(*found->second, {});
 }
 
 void Engine::Erase(Sequence& sequence, const std::vector<PageId>& quarantine) {
