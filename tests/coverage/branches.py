@@ -5,7 +5,7 @@ usage: branches.py BUILD_FOLDER SOURCE_ROOT LEAST_PERCENT FOLDER...     BUILD_FO
        branches.py --self-test
 
 A header's code is compiled into many objects: a branch of it is taken when it is taken in any of them. Left out are
-- test files (x_test.cc, testing.h);
+- test files (x_test.cc, testing.h, and what the random test and a fuzzer share: random_x);
 - the branches of CD_CHECK statements: the side that ends the process must not be taken in a good run;
 - branches to the clean-up after an exception, with the side that goes on: they are the compiler's, not the source's.
 Exit code 1 when a folder stays below LEAST_PERCENT.
@@ -91,7 +91,7 @@ class File:
 
 
 def is_counted(path):
-    return not path.name.endswith("_test.cc") and path.name != "testing.h"
+    return not path.name.endswith("_test.cc") and path.name != "testing.h" and not path.name.startswith("random_")
 
 
 def ask_gcov(notes):

@@ -63,7 +63,7 @@ int AwaitEnd(pid_t pid, std::chrono::milliseconds longest) {
 }  // namespace
 
 bool Eventually(const std::function<bool()>& condition, std::chrono::milliseconds longest) {
-  const auto end = std::chrono::steady_clock::now() + longest;
+  const auto end = std::chrono::steady_clock::now() + kPatience * longest;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(10ms);
@@ -186,7 +186,7 @@ std::unique_ptr<v1::Prefill::Stub> Cluster::Prefill() const {
 
 v1::WorkerInfo Cluster::Info(const std::string& role) const {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + 2s);
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * 2s);
   v1::WorkerInfo info;
   const grpc::Status status = role == "decode" ? Decode()->Info(&context, {}, &info) : Prefill()->Info(&context, {}, &info);
   return status.ok() ? info : v1::WorkerInfo();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "support/http_client.h"
+#include "support/patience.h"
 
 namespace cofferdam::e2e {
 

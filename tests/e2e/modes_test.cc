@@ -53,7 +53,7 @@ Tokens TokensOf(const Cluster& cluster, const Asked& asked) {
   request.mutable_sampling()->set_repetition_penalty(1);
   request.mutable_sampling()->set_seed(asked.seed);
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + 30s);
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * 30s);
   const auto reader = cluster.Decode()->Generate(&context, request);
   Tokens tokens;
   for (v1::GenerateEvent event; reader->Read(&event);) {

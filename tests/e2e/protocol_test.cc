@@ -48,7 +48,7 @@ class Protocol : public BothModes {
 
   grpc::Status Generate(const v1::GenerateRequest& request, int* tokens = nullptr) const {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 20s);
+    context.set_deadline(std::chrono::system_clock::now() + kPatience * 20s);
     const auto reader = cluster_->Decode()->Generate(&context, request);
     for (v1::GenerateEvent event; reader->Read(&event);) {
       EXPECT_EQ(event.attempt().boot_id(), 77u);
@@ -77,7 +77,7 @@ class ProtocolOfPrefill : public Protocol {
   // Opens a run and reads it to its end without a heartbeat.
   grpc::Status Run(const v1::PrefillRequest& open, int* pages = nullptr) const {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 20s);
+    context.set_deadline(std::chrono::system_clock::now() + kPatience * 20s);
     const auto stream = cluster_->Prefill()->Run(&context);
     stream->Write(open);
     for (v1::PrefillEvent event; stream->Read(&event);) {

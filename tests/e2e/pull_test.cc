@@ -80,7 +80,7 @@ class Pull : public testing::Test {
   Answer Ask(const std::string& name, const Tokens& prompt, uint32_t length, const std::string& salt = "") const {
     const auto stub = v1::Decode::NewStub(grpc::CreateChannel(Socket(name), grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 30s);
+    context.set_deadline(std::chrono::system_clock::now() + kPatience * 30s);
     context.set_wait_for_ready(true);  // a worker of the same name may have been there before
     v1::GenerateRequest request;
     request.set_request_id("question");
@@ -106,7 +106,7 @@ class Pull : public testing::Test {
   grpc::Status PullRaw(const std::string& name, const Tokens& tokens, int pages) const {
     const auto stub = v1::Prefill::NewStub(grpc::CreateChannel(Socket(name), grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 10s);
+    context.set_deadline(std::chrono::system_clock::now() + kPatience * 10s);
     v1::PrefillRequest request;
     request.mutable_attempt()->set_boot_id(8);
     v1::Open& open = *request.mutable_open();
@@ -127,7 +127,7 @@ class Pull : public testing::Test {
   v1::WorkerInfo Info(const std::string& name) const {
     const auto stub = v1::Prefill::NewStub(grpc::CreateChannel(Socket(name), grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 2s);
+    context.set_deadline(std::chrono::system_clock::now() + kPatience * 2s);
     context.set_wait_for_ready(true);
     v1::WorkerInfo info;
     EXPECT_TRUE(stub->Info(&context, {}, &info).ok()) << name;
@@ -301,7 +301,7 @@ TEST(PullAnswers, OfUpLetThePrefillWorkerStartFromThem) {
   ASSERT_TRUE(Eventually([&] { return cluster.log().find("decode.sock is connected") != std::string::npos; })) << cluster.log();
   const auto ask = [&](const Tokens& prompt, uint32_t length) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + 30s);
+    context.set_deadline(std::chrono::system_clock::now() + kPatience * 30s);
     v1::GenerateRequest request;
     request.set_request_id("question");
     request.mutable_attempt()->set_boot_id(7);

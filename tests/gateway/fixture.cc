@@ -216,7 +216,7 @@ double GatewayTest::Metric(const std::string& name) {
 }
 
 bool GatewayTest::Eventually(const std::function<bool()>& condition, std::chrono::milliseconds longest) {
-  const auto end = std::chrono::steady_clock::now() + longest;
+  const auto end = std::chrono::steady_clock::now() + kPatience * longest;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(10ms);

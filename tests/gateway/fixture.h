@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "gateway/gateway.h"
 #include "support/http_client.h"
+#include "support/patience.h"
 #include "text/tokenizer.h"
 
 namespace cofferdam::gateway {
