@@ -20,8 +20,8 @@ enum class Gate : uint8_t {
   kClosed,      // and prefill learns that it is over
   kAnnounced,   // a page's announcement reaches decode
   kEnded,       // and decode learns that the stream is over
-  kFirstHalf,   // of a page is copied
-  kSecondHalf,  //
+  kFirstHalf,   // the first half of a page is copied
+  kSecondHalf,  // and the second
   kRead,        // decode learns that a read has ended
 };
 
@@ -32,7 +32,7 @@ struct GateKey {
   friend auto operator<=>(const GateKey&, const GateKey&) = default;
 };
 
-// Open unless closed: then everything happens at its time. One thread.
+// Open unless closed: then everything happens at its time. One thread; it owns what it holds.
 class Gates {
  public:
   bool closed() const { return closed_; }

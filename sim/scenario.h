@@ -10,6 +10,7 @@
 #include "base/strong_id.h"
 #include "engine/verify.h"
 #include "sim/clock.h"
+#include "sim/content.h"
 
 namespace cofferdam::sim {
 
@@ -64,14 +65,14 @@ struct Scenario {
   size_t window_pages = 0;  // 0: less than one
   engine::VerifyReads verify{};
   bool verify_content = true, prefix_cache = true, lifo = false;
-  uint32_t least_handed_over = 16;    // prompts of fewer tokens that are missing are computed at decode: a page's
-  int silent_beats = 3;               // as in src/worker
-  int stalled_beats = 60;             // as in src/worker
-  uint64_t prefill_takes_tokens = 0;  // at most, whatever it says of itself; 0: as many as it says
-  bool disturbed = false;             // by more than its inputs say
-  uint64_t slow_messages = 0;         // one message in so many takes long; 0: none
-  std::vector<Input> inputs{};        // by time
-  std::vector<size_t> kept{};         // of the inputs of the seed, those that are here
+  uint32_t least_handed_over = kPageTokens;  // where fewer tokens of a prompt are missing, decode computes them
+  int silent_beats = 3;                      // as in src/worker
+  int stalled_beats = 60;                    // as in src/worker
+  uint64_t prefill_takes_tokens = 0;         // at most, whatever it says of itself; 0: as many as it says
+  bool disturbed = false;                    // by more than its inputs say
+  uint64_t slow_messages = 0;                // one message in so many takes long; 0: none
+  std::vector<Input> inputs{};               // by time
+  std::vector<size_t> kept{};                // of the inputs of the seed, those that are here
 
   size_t faults() const;
   std::string Describe() const;

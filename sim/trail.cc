@@ -18,7 +18,7 @@ namespace {
 
 constexpr Duration kSettle = milliseconds(2);     // until what an action leads to has happened
 constexpr Duration kBackOff = milliseconds(500);  // until a gateway has tried again
-constexpr int kPatience = 6;                      // turns
+constexpr int kTurns = 6;                         // of a worker, at most, until it has done what it was let do
 constexpr uint32_t kFirstRead = 1000;             // ordinals of reads that were given up (Fault::kSecondRead)
 constexpr uint32_t kMostNumbers = 5, kMostNumber = 64;
 constexpr size_t kMostLines = 100'000;
@@ -182,7 +182,7 @@ std::string Player::Admit(const std::string& action, uint32_t x) {
   // With Fault::kPinsHeldQueued it takes what it finds as it comes.
   if (action != "wait" || !FaultIsOn(Fault::kPinsHeldQueued)) world_.gates().LetAdmit(Gate::kCall, *run.call);
   if (Agenda::Action call = world_.gates().Take({Gate::kCall, *run.call})) call();
-  for (int i = 0; i < (must_wait ? 1 : kPatience); ++i) {
+  for (int i = 0; i < (must_wait ? 1 : kTurns); ++i) {
     Turn(world_.decode(0));
     const auto now = world_.decode(0).LastFetchOf(*run.call);
     if (!now.has_value() || now == before) continue;
@@ -254,7 +254,7 @@ std::string Player::Reserve(uint32_t x) {
   if (!stream.has_value()) return "it has no stream";
   world_.gates().LetAdmit(Gate::kOpen, *stream);
   const size_t before = world_.prefill(0).PagesOf(*stream);
-  for (int i = 0; i < kPatience; ++i) {
+  for (int i = 0; i < kTurns; ++i) {
     Turn(world_.prefill(0));
     const size_t now = world_.prefill(0).PagesOf(*stream);
     if (now == before) continue;
@@ -270,7 +270,7 @@ std::string Player::StepPrefill(uint32_t x, uint32_t ordinal) {
   const auto fetch = runs_[x].fetch;
   if (!fetch.has_value()) return "it has no handoff";
   // Its own turn comes when those before it in order had theirs: what they announce waits.
-  for (int i = 0; i < kPatience && !world_.gates().Holds({Gate::kAnnounced, *fetch, ordinal}); ++i) {
+  for (int i = 0; i < kTurns && !world_.gates().Holds({Gate::kAnnounced, *fetch, ordinal}); ++i) {
     world_.gates().LetStep(&world_.prefill(0));
     Turn(world_.prefill(0));
   }
@@ -352,7 +352,7 @@ Played Player::Play(uint64_t* followed) {
     ++*followed;
   }
   // What decode would do next comes before anything else can mend it.
-  for (int i = 0; i < kPatience && world_.outcome().kind.empty(); ++i) {
+  for (int i = 0; i < kTurns && world_.outcome().kind.empty(); ++i) {
     world_.gates().LetStep(&world_.decode(0));
     Turn(world_.decode(0));
   }

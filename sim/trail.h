@@ -36,11 +36,12 @@ absl::StatusOr<Trail> ParseTrail(std::string_view text);
 struct Played {
   Outcome outcome;
   std::string stopped;      // why the line behind those that were followed could not happen
-  bool on_the_way = false;  // what was found was found before the rest was left to itself
+  bool on_the_way = false;  // what was found was found on the trail, and not later, when everything was left to itself
 };
 
-// The switches of base/faults.h stay as they are. `followed` counts lines, until one can not happen or something is found. `say` as
-// for a World.
+// Lets all lines happen, and then what they lead to, at its own time. One thread; the switches of base/faults.h stay as they are.
+// `followed` counts lines, until one can not happen or something is found; it is counted as it goes, for a process that ends on the
+// way. `say` as for a World.
 Played Play(const Trail& trail, uint64_t* followed, const std::function<void(const std::string&)>& say = nullptr);
 
 }  // namespace cofferdam::sim

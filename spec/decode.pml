@@ -203,7 +203,14 @@ proctype Transfer(byte x; byte o) {
        skip
      }
 #endif
-  :: d_step { sent[AT(x, o)] == A_SENT && !open_d[x] && run_d[x] == D_OVER -> printf("SIM announced %d %d\n", x, o); sent[AT(x, o)] = A_TAKEN; ForgetMessage(x, o); skip }
+  :: d_step {
+       sent[AT(x, o)] == A_SENT && !open_d[x] && run_d[x] == D_OVER ->
+       printf("SIM announced %d %d\n", x, o);
+       sent[AT(x, o)] = A_TAKEN;
+       ForgetMessage(x, o)
+       ;
+       skip
+     }
   /* TransferWindow. */
   :: d_step {
        read[AT(x, o)] == R_WAITING && run_d[x] == D_FETCHING && window < WINDOW ->

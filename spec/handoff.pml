@@ -2,7 +2,8 @@
  * The handoff of KV pages between a prefill and a decode worker, with the gateway, the fabric and the client around it.
  *
  * One process does everything: each option of its loop is one atomic action of somebody, and Spin tries them in every order. What
- * can go wrong (streams that break, reads that tear, silence, crashes, cancels, a faulty peer) happens at any time until `faults` are used up, or given up.
+ * can go wrong (streams that break, reads that tear, silence, crashes, cancels, a faulty peer) happens at any time until `faults` are
+ * used up, or given up.
  * Nothing is repeated without bound, so that every execution ends; at its end everybody must be through and every page back. That,
  * and the absence of cycles (spec/check), is the liveness part; assertions on the way are the safety part.
  *
@@ -31,9 +32,9 @@
 #define FAULTS 2 /* in one execution, of any kind */
 #endif
 #ifdef ONLY_SILENCE
-#define PEER_FAULTS 0
+#define BREAKS 0
 #else
-#define PEER_FAULTS faults /* of what prefill may do */
+#define BREAKS faults /* streams that break, a faulty peer, crashes: what is left are silence, refusals and the gateway's faults */
 #endif
 #ifndef CRASHES
 #define CRASHES 0 /* of each side, beside FAULTS */

@@ -92,11 +92,11 @@ proctype PrefillRun(byte x) {
   :: d_step { run_p[x] == P_HOLDING -> ReleaseAtPrefill(x); skip }
 #endif
   /* It breaks for both. */
-  :: d_step { PEER_FAULTS && open_p[x] -> printf("SIM broken %d\n", x); faults--; EndStream(x, 1); ReleaseAtPrefill(x); skip }
+  :: d_step { BREAKS && open_p[x] -> printf("SIM broken %d\n", x); faults--; EndStream(x, 1); ReleaseAtPrefill(x); skip }
   /* A peer with bugs: it ends the stream as if all were well, or announces a sealed page of another prompt. */
-  :: d_step { PEER_FAULTS && open_p[x] -> printf("SIM ends-well %d\n", x); faults--; EndStream(x, 2); ReleaseAtPrefill(x); skip }
+  :: d_step { BREAKS && open_p[x] -> printf("SIM ends-well %d\n", x); faults--; EndStream(x, 2); ReleaseAtPrefill(x); skip }
   :: d_step {
-       PEER_FAULTS && open_p[x] && run_p[x] >= P_RUNNING && sent[AT(x, 0)] == A_NONE ->
+       BREAKS && open_p[x] && run_p[x] >= P_RUNNING && sent[AT(x, 0)] == A_NONE ->
        faults--;
        i = 0;
        do

@@ -4,8 +4,8 @@
 #define MAY_CRASH_P (p_crashes)
 #define MAY_CRASH_D (d_crashes)
 #else
-#define MAY_CRASH_P (PEER_FAULTS || p_crashes)
-#define MAY_CRASH_D (PEER_FAULTS || d_crashes)
+#define MAY_CRASH_P (BREAKS || p_crashes)
+#define MAY_CRASH_D (BREAKS || d_crashes)
 #endif
 
 proctype Crashes() {
