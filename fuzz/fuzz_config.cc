@@ -30,19 +30,24 @@ void CheckGateway(const Flags& flags) {
   const auto options = GatewayOptionsOf(flags);
   if (!options.ok() || !gateway::CheckOptions(*options).ok()) return;
   for (const std::string& address : options->decode_addresses) CD_CHECK(CheckLocalAddress(address).ok(), "workers are local");
-  if (options->api_keys.empty()) {
-    CD_CHECK(flags.api_keys.empty() && flags.api_key_file.empty(), "who asks for keys is not open to all");
+  if (gateway::IsOpen(*options)) {
+    CD_CHECK(flags.api_keys.empty() && flags.api_key_file.empty() && flags.keys.empty(), "who asks for keys is not open to all");
+    CD_CHECK(flags.allow_anyone || gateway::IsLoopback(options->host), "who lets anyone in from anywhere has said so");
     return;
   }
-  const gateway::KeyRing ring(options->api_keys);
+  if (options->api_keys.empty()) return;
+  std::vector<gateway::KeyRecord> records;
+  for (const std::string& key : std::set(options->api_keys.begin(), options->api_keys.end()))
+    records.push_back(gateway::RecordOfPlainKey(key));
+  const gateway::KeyRing ring(records);
   std::set<std::string> domains;
   for (const std::string& key : options->api_keys) {
-    const auto domain = ring.DomainFor("Bearer " + key);
-    CD_CHECK(domain.has_value(), "whose key is on the ring is let in");
-    domains.insert(*domain);
+    const auto grant = ring.Find("Bearer " + key);
+    CD_CHECK(grant != nullptr, "whose key is on the ring is let in");
+    domains.insert(grant->record.domain);
   }
   CD_CHECK(domains.size() == std::set(options->api_keys.begin(), options->api_keys.end()).size(), "every key has its own domain");
-  CD_CHECK(!ring.DomainFor("").has_value() && !ring.DomainFor("Bearer ").has_value() && !ring.DomainFor("Bearer #").has_value(),
+  CD_CHECK(ring.Find("") == nullptr && ring.Find("Bearer ") == nullptr && ring.Find("Bearer #") == nullptr,
            "who has no key is not let in");
 }
 

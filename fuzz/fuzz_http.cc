@@ -87,10 +87,10 @@ void CheckStream(const HttpRequest& request, const Framing& framing) {
 }
 
 void Judge(const HttpRequest& request) {
-  static const KeyRing keys({kKey});
+  static const KeyRing keys({{RecordOfPlainKey(kKey)}});
   const Route route = FindRoute(request.path);
-  std::string domain;
-  const std::optional<HttpReply> refusal = CheckHead({.keys = keys, .max_body_bytes = kBodyBytes}, route, request, &domain);
+  std::shared_ptr<const Grant> grant;
+  const std::optional<HttpReply> refusal = CheckHead({.keys = keys, .max_body_bytes = kBodyBytes}, route, request, &grant);
   const Framing framing{.keep_alive = request.keep_alive,
                         .head_only = request.method == "HEAD",
                         .http_1_0 = request.http_1_0,
@@ -100,7 +100,8 @@ void Judge(const HttpRequest& request) {
     return CheckReply(*refusal, framing);
   }
   CD_CHECK(route.id != RouteId::kNone, "what is answered has a route");
-  CD_CHECK(!route.needs_key || domain == keys.DomainFor(std::string("Bearer ") + kKey), "who has no key gets no domain");
+  CD_CHECK(route.needs_key == (grant != nullptr), "what needs a key has one");
+  CD_CHECK(grant == nullptr || grant == keys.Find(std::string("Bearer ") + kKey), "who has no key gets no grant");
   CD_CHECK(!route.post || request.chunked || request.content_length.has_value(), "a body says how it ends");
   if (const std::optional<ApiError> wrong = JudgeVerifyHeader(request.verify)) CheckReply(ErrorReply(*wrong), framing);
   CheckStream(request, framing);

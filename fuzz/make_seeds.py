@@ -167,7 +167,28 @@ def config():
         "decode": parts(3, ["--listen=[::1]:5000", "--prefill", "unix:/run/p", "--verify-reads=sampled:4", "--verify-content=off",
                             "--pull-from", "unix:/run/q", "--reserve-output-tokens=0"], "", secret),
         "decode-toml": parts(3, ["--config", "x", "--listen", "unix:a"], 'log-level = "debug"\nlifo-pages = false\n[a]\nb = 1\n', secret),
+        "keys": parts(0, ["--host", "0.0.0.0", "--keys", "k"], "", ""),
+        "anyone": parts(1, ["--decode=unix:/a", "--host=::", "--allow-anyone"], "keys = \"k\"\n", ""),
         "addresses": parts(0, ["tcp:h:1", "rdma:x", "unix:" + "p" * 108, "0.0.0.0:80", "full", "sampled:65537"], "", ""),
+    }
+
+
+def key_file():
+    def entry(**fields):
+        more = "".join(f',"{name}":{value}' for name, value in fields.items())
+        return '{"id":"k%d","hash":"%s","tenant":"t"%s}' % (len(more), f"{len(more):064x}", more)
+
+    def file(*entries):
+        return '{"keys":[' + ",".join(entries) + "]}"
+
+    return {
+        "empty": file(),
+        "one": file(entry()),
+        "two": file(entry(), entry(domain='"d"', models='["a","b"]', priority=60)),
+        "limits": file(entry(requests_per_minute=60, tokens_per_minute=100000, concurrency=8, context_tokens=4096, created=1)),
+        "twice": file(entry(), entry()),
+        "misspelt": file(entry(token_per_minute=1)),
+        "kinds": file(entry(concurrency='"1"'), entry(models="[]"), entry(priority=-1), "1", "null"),
     }
 
 
@@ -265,7 +286,7 @@ def tenure():
 
 
 def main():
-    for target, seeds in {"fuzz_handoff": handoff(), "fuzz_http": http(), "fuzz_json_body": json_body(), "fuzz_grpc": grpc(), "fuzz_fabric": fabric(),
+    for target, seeds in {"fuzz_handoff": handoff(), "fuzz_http": http(), "fuzz_key_file": key_file(), "fuzz_json_body": json_body(), "fuzz_grpc": grpc(), "fuzz_fabric": fabric(),
                           "fuzz_config": config(), "fuzz_gguf": gguf(), "fuzz_text": text_streams(), "fuzz_tokenizer": tokenizer(),
                           "fuzz_tenure": tenure()}.items():
         write(target, seeds)

@@ -34,6 +34,19 @@ std::string Field(std::string_view text) {
   return absl::StrCat(text.size(), ":", absl::string_view(text.data(), text.size()));
 }
 
+// `whose`: "This model's"; `why`: a sentence on where the limit comes from.
+absl::Status ContextExceeded(std::string_view whose, std::string_view why, uint64_t prompt_tokens, uint64_t output_tokens,
+                             uint64_t limit_tokens) {
+  std::string message =
+      absl::StrCat(std::string(whose), " maximum context length is ", limit_tokens, " tokens, but the request needs ",
+                   prompt_tokens + output_tokens, " (", prompt_tokens, " in the prompt, ", output_tokens,
+                   " to be generated). Shorten the prompt or lower max_tokens. ", std::string(why));
+  return WithFacts(absl::InvalidArgumentError(message), {.code = std::string(error_code::kContextLengthExceeded),
+                                                         .param = "messages",
+                                                         .requested = prompt_tokens + output_tokens,
+                                                         .limit = limit_tokens});
+}
+
 }  // namespace
 
 std::string SerializeFacts(const ErrorFacts& facts) {
@@ -62,15 +75,13 @@ std::optional<ErrorFacts> FactsOf(const absl::Status& status) {
 }
 
 absl::Status ContextLengthExceeded(std::string_view who, uint64_t prompt_tokens, uint64_t output_tokens, uint64_t limit_tokens) {
-  std::string message =
-      absl::StrCat("This model's maximum context length is ", limit_tokens, " tokens, but the request needs ",
-                   prompt_tokens + output_tokens, " (", prompt_tokens, " in the prompt, ", output_tokens,
-                   " to be generated). Shorten the prompt or lower max_tokens. The limit is the ",
-                   absl::string_view(who.data(), who.size()), "'s context, which its measured KV capacity holds.");
-  return WithFacts(absl::InvalidArgumentError(message), {.code = std::string(error_code::kContextLengthExceeded),
-                                                         .param = "messages",
-                                                         .requested = prompt_tokens + output_tokens,
-                                                         .limit = limit_tokens});
+  const std::string why = absl::StrCat("The limit is the ", std::string(who), "'s context, which its measured KV capacity holds.");
+  return ContextExceeded("This model's", why, prompt_tokens, output_tokens, limit_tokens);
+}
+
+absl::Status KeyContextExceeded(uint64_t prompt_tokens, uint64_t output_tokens, uint64_t limit_tokens) {
+  return ContextExceeded("This API key's", "The limit is set by whoever gave out the key.", prompt_tokens, output_tokens,
+                         limit_tokens);
 }
 
 }  // namespace cofferdam

@@ -28,6 +28,7 @@ struct ErrorFacts {
 namespace error_code {
 inline constexpr std::string_view kContextLengthExceeded = "context_length_exceeded";
 inline constexpr std::string_view kQueueFull = "queue_full";
+inline constexpr std::string_view kRateLimit = "rate_limit_exceeded";
 inline constexpr std::string_view kNoWorker = "no_worker_available";
 inline constexpr std::string_view kLayoutMismatch = "layout_mismatch";
 inline constexpr std::string_view kIntegrity = "kv_integrity_violation";
@@ -43,6 +44,9 @@ std::optional<ErrorFacts> ParseFacts(std::string_view text);
 
 // 400 context_length_exceeded with both numbers in the message. `who` is the role whose limit it is.
 absl::Status ContextLengthExceeded(std::string_view who, uint64_t prompt_tokens, uint64_t output_tokens, uint64_t limit_tokens);
+
+// The same for a limit that belongs to the client's API key.
+absl::Status KeyContextExceeded(uint64_t prompt_tokens, uint64_t output_tokens, uint64_t limit_tokens);
 
 }  // namespace cofferdam
 

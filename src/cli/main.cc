@@ -1,4 +1,4 @@
-// cofferdam up | gateway | prefill | decode | incidents; and demo-leak in builds with fault points
+// cofferdam up | gateway | prefill | decode | keys | incidents; and demo-leak in builds with fault points
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -23,6 +23,7 @@
 #include "cli/demo_leak.h"
 #endif
 #include "cli/incidents.h"
+#include "cli/keys.h"
 #include "cli/options.h"
 #include "cli/supervisor.h"
 #include "cli/up.h"
@@ -109,7 +110,7 @@ int RunGateway(const Flags& flags) {
   const sigset_t signals = BlockStopSignals();
   auto options = GatewayOptionsOf(flags);
   if (!options.ok()) return Refuse(options.status());
-  const bool open = options->api_keys.empty();
+  const bool open = gateway::IsOpen(*options);
   auto gateway = gateway::Gateway::Create(*std::move(options));
   if (!gateway.ok()) return Refuse(gateway.status());
   std::thread stopper([&] {
@@ -119,8 +120,9 @@ int RunGateway(const Flags& flags) {
   });
   const std::string host = flags.host.find(':') == std::string::npos ? flags.host : absl::StrCat("[", flags.host, "]");
   log::info("listening on http://{}:{}", host, (*gateway)->port());
-  if (open && !CheckLocalAddress(absl::StrCat(host, ":1")).ok()) {
-    log::warn("no API key is set and {} is not this machine alone: whoever reaches it may use it; see --api-key-file", flags.host);
+  if (open) {
+    log::warn("no API keys: {} may use the server; see --keys",
+              gateway::IsLoopback(flags.host) ? "every user of this machine, on which alone it listens," : "whoever reaches it");
   }
   (*gateway)->Run();
   stopper.join();
@@ -144,14 +146,18 @@ int Main(int argc, char** argv) {
   IncidentFlags incident_flags;
   CLI::App& incidents = *app.add_subcommand("incidents", "Say from the tenure logs whom an incident could affect");
   AddIncidentOptions(incidents, incident_flags);
+  KeysFlags keys_flags;
+  CLI::App& keys = *app.add_subcommand("keys", "Make, list and revoke API keys");
+  AddKeysOptions(keys, keys_flags);
 #ifdef COFFERDAM_FAULTS
   const CLI::App& demo = *app.add_subcommand("demo-leak", "Show with real servers what leaks when no protection is on");
 #endif
   const auto is_asked_for = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_asked_for).empty()) {
-    std::fprintf(stderr,
-                 "'%s' is not a command of cofferdam; there are up, gateway, prefill, decode and incidents. See cofferdam --help\n",
-                 argv[1]);
+    std::fprintf(
+        stderr,
+        "'%s' is not a command of cofferdam; there are up, gateway, prefill, decode, keys and incidents. See cofferdam --help\n",
+        argv[1]);
     return kExitRefused;
   }
   try {
@@ -162,6 +168,10 @@ int Main(int argc, char** argv) {
     return code == 0 ? 0 : kExitRefused;
   }
   if (incidents.parsed()) return RunIncidents(incident_flags);
+  if (keys.parsed()) {
+    Harden();
+    return RunKeys(keys, keys_flags);
+  }
 #ifdef COFFERDAM_FAULTS
   if (demo.parsed()) return RunDemoLeak();
 #endif

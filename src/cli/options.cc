@@ -97,10 +97,15 @@ void AddGatewayOptions(CLI::App& app, Flags& flags) {
   app.add_option("--port,-p", flags.port, "HTTP port")->capture_default_str();
   app.add_option("--served-model-name,--alias", flags.served_model_names,
                  "Names that requests may use for the model (default: the file's stem)");
+  app.add_option(
+      "--keys", flags.keys,
+      "File of API keys with their tenants and limits, made by `cofferdam keys add`; read again when it changes. Without "
+      "any keys the server listens on this machine alone");
   app.add_option("--api-key", flags.api_keys,
                  "Key that clients must send; may be given several times, each key is a tenant of its own (default: open). Visible "
                  "to other users of this machine: prefer --api-key-file");
   app.add_option("--api-key-file", flags.api_key_file, "File with one API key a line; lines that begin with # are comments");
+  app.add_flag("--allow-anyone", flags.allow_anyone, "Listen without keys even where others reach: whoever does may use it");
   app.add_flag("--hide-cached-tokens", flags.hide_cached_tokens,
                "Do not tell clients how many tokens of their prompt were found in the prefix cache");
   app.add_option("--on-disconnect", flags.on_disconnect,
@@ -319,6 +324,8 @@ absl::StatusOr<gateway::GatewayOptions> GatewayOptionsOf(const Flags& flags) {
   options.served_model_names = flags.served_model_names;
   options.decode_addresses = flags.decode;
   options.prefill_addresses = flags.prefill;
+  options.key_file = flags.keys;
+  options.allow_anyone = flags.allow_anyone;
   options.api_keys = flags.api_keys;
   if (!flags.api_key_file.empty()) {
     auto bytes = ReadSmallFile(flags.api_key_file, kMaxKeyFileBytes);

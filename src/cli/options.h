@@ -60,8 +60,10 @@ struct Flags {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
   std::vector<std::string> served_model_names;
+  std::string keys;  // a file that `cofferdam keys` makes
   std::vector<std::string> api_keys;
   std::string api_key_file;
+  bool allow_anyone = false;
   std::string on_disconnect = "cancel";
   bool hide_cached_tokens = false;
   size_t max_connections = 4096;

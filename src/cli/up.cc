@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "cli/embedded_model.h"
 #include "cli/supervisor.h"
+#include "gateway/key_file.h"
 
 namespace cofferdam::cli {
 namespace {
@@ -151,6 +152,14 @@ absl::StatusOr<std::vector<std::string>> GatewayArguments(const Flags& flags, co
   for (const std::string& name : flags.served_model_names) arguments.insert(arguments.end(), {"--served-model-name", name});
   auto options = GatewayOptionsOf(flags);
   if (!options.ok()) return options.status();
+  // What the gateway would refuse is refused before anything is started.
+  options->decode_addresses = {"unix:decode"};
+  if (absl::Status status = CheckOptions(*options); !status.ok()) return status;
+  if (!flags.keys.empty()) {
+    if (const auto records = gateway::ReadKeyFile(flags.keys); !records.ok()) return records.status();
+    arguments.insert(arguments.end(), {"--keys", flags.keys});
+  }
+  if (flags.allow_anyone) arguments.push_back("--allow-anyone");
   if (!options->api_keys.empty()) {
     const std::string path = absl::StrCat(folder, "/api-keys");
     FILE* file = fopen(path.c_str(), "wx");  // the folder is ours alone

@@ -2,9 +2,11 @@
 
 #include <sodium.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/post.hpp>
+#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -47,7 +49,7 @@ Completion::Completion(Service& service, Client& client, Framing framing, Head h
     : service_(service),
       client_(client),
       framing_(std::move(framing)),
-      domain_(std::move(head.domain)),
+      grant_(std::move(head.grant)),
       chat_(head.chat),
       verify_(std::move(head.verify)),
       id_(NewId(head.chat)) {}
@@ -77,6 +79,8 @@ asio::awaitable<Completion::Outcome> Completion::Answer(std::string body, Quota:
   // Whatever a worker refuses of the first choice is known before the first byte of the answer is sent.
   Step step = co_await choices_->Next();
   queued_.Release();
+  // What no worker took costs the key nothing.
+  if (step.kind != Step::Kind::kAccepted) grant_->use->Refund(prompt_.size(), std::chrono::steady_clock::now());
   if (step.kind == Step::Kind::kFailed) co_return co_await ReplyError(std::move(step.error));
   if (step.kind == Step::Kind::kGone) co_return GoneOutcome();
   service_.metrics.prompt_tokens_total += prompt_.size();
@@ -105,7 +109,9 @@ std::optional<ApiError> Completion::Parse(const std::string& body) {
       ParseCompletion(std::get<Json>(parsed), chat_, service_.tokenizer->vocabulary_size());
   if (ApiError* error = std::get_if<ApiError>(&request)) return std::move(*error);
   request_ = std::get<CompletionRequest>(std::move(request));
-  if (!IsServed(service_, request_.model)) return ModelNotFound(request_.model);
+  std::variant<std::string, ApiError> model = ModelOf(service_, *grant_, request_.model);
+  if (ApiError* error = std::get_if<ApiError>(&model)) return std::move(*error);
+  request_.model = std::get<std::string>(std::move(model));
   return TokenizePrompt();
 }
 
@@ -136,17 +142,29 @@ std::optional<ApiError> Completion::Admit() {
   if (service_.stopping) return NoWorker("The server is stopping.");
   const std::shared_ptr<const Fleet> fleet = service_.workers.fleet();
   if (!fleet->ready) return NoWorker("No worker is available at the moment. Try again later.");
-  const uint64_t limit = fleet->context_tokens;
-  const uint64_t left = limit > prompt_.size() ? limit - prompt_.size() : 0;
-  const uint64_t output = request_.max_tokens.has_value() ? *request_.max_tokens : std::max<uint64_t>(left, 1);
-  if (output > left && !FaultIsOn(Fault::kContextNotJudged))
-    return FromStatus(ContextLengthExceeded(fleet->context_role, prompt_.size(), output, limit));
-  max_tokens_ = static_cast<uint32_t>(std::min<uint64_t>(output, UINT32_MAX));
+  if (std::optional<ApiError> error = JudgeLength(*fleet)) return error;
   in_flight_ = service_.in_flight.Take(request_.choices);
   queued_ = service_.queue.Take(1);
   if (!in_flight_ || !queued_) {
     return HttpError(429, "Too many requests are waiting. Try again later.", std::string(error_code::kQueueFull));
   }
+  if (std::optional<ApiError> error = grant_->use->Start(request_.choices, prompt_.size(), std::chrono::steady_clock::now())) {
+    return error;
+  }
+  key_share_ = KeyShare(grant_->use, request_.choices);
+  return std::nullopt;
+}
+
+std::optional<ApiError> Completion::JudgeLength(const Fleet& fleet) {
+  const uint64_t own = grant_->record.limits.context_tokens;
+  const bool by_key = own > 0 && own < fleet.context_tokens;
+  const uint64_t limit = by_key ? own : fleet.context_tokens;
+  const uint64_t left = limit > prompt_.size() ? limit - prompt_.size() : 0;
+  const uint64_t output = request_.max_tokens.has_value() ? *request_.max_tokens : std::max<uint64_t>(left, 1);
+  if (output > left && by_key) return FromStatus(KeyContextExceeded(prompt_.size(), output, limit));
+  if (output > left && !FaultIsOn(Fault::kContextNotJudged))
+    return FromStatus(ContextLengthExceeded(fleet.context_role, prompt_.size(), output, limit));
+  max_tokens_ = static_cast<uint32_t>(std::min<uint64_t>(output, UINT32_MAX));
   return std::nullopt;
 }
 
@@ -157,10 +175,10 @@ Choices::Plan Completion::PlanOfChoices() const {
   plan.stops = request_.stop;
   v1::GenerateRequest& request = plan.request;
   request.set_request_id(id_);
-  request.set_domain(domain_);
+  request.set_domain(grant_->record.domain);
   request.mutable_tokens()->Add(prompt_.begin(), prompt_.end());
   request.set_max_tokens(max_tokens_);
-  request.set_priority(request_.priority);
+  request.set_priority(std::min(kMaxPriority, request_.priority + grant_->record.priority));
   request.set_cache_salt(request_.cache_salt);
   *request.mutable_sampling() = request_.sampling;
   request.set_finish_transfer_on_disconnect(service_.options.finish_transfer_on_disconnect);
@@ -187,10 +205,19 @@ asio::awaitable<Completion::Outcome> Completion::ReplyError(ApiError error) {
   if (!chat_ && error.param == "messages") error.param = "prompt";
   error_code_ = error.code;
   service_.metrics.CountRejection(error.code.empty() ? absl::StrCat("http_", error.status) : error.code);
-  co_return co_await Reply(ErrorReply(error));
+  HttpReply reply = ErrorReply(error);
+  std::ranges::move(grant_->use->Headers(std::chrono::steady_clock::now()), std::back_inserter(reply.headers));
+  co_return co_await Reply(std::move(reply));
+}
+
+void Completion::Charge() {
+  const uint64_t generated = choices_->generated();
+  grant_->use->Charge(generated - charged_, std::chrono::steady_clock::now());
+  charged_ = generated;
 }
 
 void Completion::Note(const Step& step) {
+  Charge();
   if (first_token_.has_value() || choices_->generated() == 0) return;
   if (step.kind != Step::Kind::kText && step.kind != Step::Kind::kOver) return;
   first_token_ = std::chrono::steady_clock::now();
@@ -274,7 +301,7 @@ ResponseWriter Completion::Writer() const {
   header.chat = chat_;
   header.include_usage = request_.include_usage;
   header.id = id_;
-  header.model = request_.model.empty() ? service_.options.served_model_names.front() : request_.model;
+  header.model = request_.model;
   header.created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   return ResponseWriter(header);
 }
@@ -294,8 +321,9 @@ std::string Completion::EchoText() const {
 }
 
 HttpHeaders Completion::AnswerHeaders() const {
-  if (!verify_.has_value()) return {};
-  return {{kVerifiedHeader, choices_->verified().Text()}};
+  HttpHeaders headers = grant_->use->Headers(std::chrono::steady_clock::now());
+  if (verify_.has_value()) headers.emplace_back(kVerifiedHeader, choices_->verified().Text());
+  return headers;
 }
 
 void Completion::Finish(const Outcome& outcome) {
@@ -305,9 +333,10 @@ void Completion::Finish(const Outcome& outcome) {
   service_.metrics.generated_tokens_total += generated;
   if (outcome.status == kClientGone) ++service_.metrics.disconnects_total;
   if (outcome.status == 200) service_.metrics.end_to_end.Observe(Seconds(now - started_));
-  log::info("request {} domain {} status {} {} prompt {} output {} first_token_ms {} total_ms {}", id_, domain_, outcome.status,
-            end.empty() ? "-" : end, prompt_.size(), generated,
-            first_token_.has_value() ? Milliseconds(*first_token_ - started_) : -1, Milliseconds(now - started_));
+  log::info("request {} domain {} tenant {} key {} status {} {} prompt {} output {} first_token_ms {} total_ms {}", id_,
+            grant_->record.domain, grant_->record.tenant, grant_->record.id, outcome.status, end.empty() ? "-" : end,
+            prompt_.size(), generated, first_token_.has_value() ? Milliseconds(*first_token_ - started_) : -1,
+            Milliseconds(now - started_));
 }
 
 }  // namespace cofferdam::gateway

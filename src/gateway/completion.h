@@ -26,7 +26,7 @@ class Completion {
  public:
   // What is known of the request before its body.
   struct Head {
-    std::string domain;
+    std::shared_ptr<const Grant> grant;  // of the request's key
     bool chat = false;
     std::optional<std::string> verify;  // HttpRequest::verify
   };
@@ -51,8 +51,10 @@ class Completion {
   boost::asio::awaitable<std::optional<ApiError>> Prepare(std::string body);
   std::optional<ApiError> Parse(const std::string& body);
   std::optional<ApiError> TokenizePrompt();
-  // The gateway's own admission: I11, by the smallest context of the workers in use.
+  // The gateway's own admission: I11, by the smallest context of the workers in use, and the limits of the key.
   std::optional<ApiError> Admit();
+  // How long the answer may be. Errors: 400 context_length_exceeded.
+  std::optional<ApiError> JudgeLength(const Fleet& fleet);
   Choices::Plan PlanOfChoices() const;
   boost::asio::awaitable<Outcome> Reply(HttpReply reply);
   boost::asio::awaitable<Outcome> ReplyError(ApiError error);
@@ -67,6 +69,7 @@ class Completion {
   ResponseWriter Writer() const;
   Usage UsageSoFar() const;
   std::string EchoText() const;
+  void Charge();
   // The headers of an answer with status 200 that depend on the request.
   HttpHeaders AnswerHeaders() const;
   void Finish(const Outcome& outcome);
@@ -74,7 +77,7 @@ class Completion {
   Service& service_;
   Client& client_;
   const Framing framing_;
-  const std::string domain_;
+  const std::shared_ptr<const Grant> grant_;
   const bool chat_;
   const std::optional<std::string> verify_;
   const std::string id_;
@@ -85,6 +88,8 @@ class Completion {
   uint32_t max_tokens_ = 0;
   Quota::Share in_flight_;
   Quota::Share queued_;
+  KeyShare key_share_;
+  uint64_t charged_ = 0;              // tokens of the answer
   std::unique_ptr<Choices> choices_;  // none before the request was admitted
   std::string error_code_;
   std::optional<Time> first_token_;

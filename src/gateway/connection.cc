@@ -158,9 +158,9 @@ asio::awaitable<bool> Connection::ServeOne() {
     co_return false;
   }
   const Route route = FindRoute(request->path);
-  std::string domain;
+  std::shared_ptr<const Grant> grant;
   std::optional<HttpReply> refusal =
-      CheckHead({.keys = service_.keys, .max_body_bytes = service_.options.max_body_bytes}, route, *request, &domain);
+      CheckHead({.keys = service_.keys, .max_body_bytes = service_.options.max_body_bytes}, route, *request, &grant);
   // A chunked body does not say how long it will be.
   const uint64_t expected = request->chunked ? service_.options.max_body_bytes : request->content_length.value_or(0);
   Quota::Share share = service_.body_bytes.Take(expected);
@@ -182,14 +182,15 @@ asio::awaitable<bool> Connection::ServeOne() {
   const bool whole = co_await ReadBody(*parser, route, *request);
   if (!whole) co_return false;
   request->body = std::move(parser->get().body());
-  co_return co_await Dispatch(*std::move(request), route, std::move(domain), std::move(share));
+  co_return co_await Dispatch(*std::move(request), route, std::move(grant), std::move(share));
 }
 
-asio::awaitable<bool> Connection::Dispatch(HttpRequest request, const Route& route, std::string domain, Quota::Share share) {
+asio::awaitable<bool> Connection::Dispatch(HttpRequest request, const Route& route, std::shared_ptr<const Grant> grant,
+                                           Quota::Share share) {
   const Framing framing = FramingOf(request);
   if (route.id == RouteId::kChat || route.id == RouteId::kCompletions) {
     Completion::Head head;
-    head.domain = std::move(domain);
+    head.grant = std::move(grant);
     head.chat = route.id == RouteId::kChat;
     head.verify = std::move(request.verify);
     Completion completion(service_, *client_, framing, std::move(head));
@@ -197,19 +198,19 @@ asio::awaitable<bool> Connection::Dispatch(HttpRequest request, const Route& rou
     service_.metrics.CountRequest(route.name, outcome.status);
     co_return outcome.keep_alive;
   }
-  const HttpReply reply = co_await AnswerSoon(route, request);
+  const HttpReply reply = co_await AnswerSoon(route, request, grant.get());
   service_.metrics.CountRequest(route.name, reply.status);
   const std::string bytes = RenderReply(reply, framing);
   const bool sent = co_await client_->Write(bytes);
   co_return sent&& framing.keep_alive;
 }
 
-asio::awaitable<HttpReply> Connection::AnswerSoon(const Route& route, const HttpRequest& request) {
+asio::awaitable<HttpReply> Connection::AnswerSoon(const Route& route, const HttpRequest& request, const Grant* grant) {
   const bool elsewhere = request.body.size() > kInlineBodyBytes;
   if (elsewhere) co_await asio::post(asio::bind_executor(service_.text_pool.get_executor(), asio::use_awaitable));
   HttpReply reply;
   try {
-    reply = Answer(service_, route, request);
+    reply = Answer(service_, route, request, grant);
   } catch (const std::exception&) {  // out of memory is one request's misfortune
     reply = ErrorReply(HttpError(500, "The request could not be answered.", "internal_error"));
   }

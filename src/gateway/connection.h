@@ -40,9 +40,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> ReadBody(HttpParser& parser, const Route& route, const HttpRequest& request);
   // Sends the answer and closes: part of the request was not read.
   boost::asio::awaitable<void> ReplyAndClose(HttpReply reply, const std::string& route);
-  boost::asio::awaitable<bool> Dispatch(HttpRequest request, const Route& route, std::string domain, Quota::Share share);
-  // The answer of a short route; long bodies are worked on by the text pool.
-  boost::asio::awaitable<HttpReply> AnswerSoon(const Route& route, const HttpRequest& request);
+  boost::asio::awaitable<bool> Dispatch(HttpRequest request, const Route& route, std::shared_ptr<const Grant> grant,
+                                        Quota::Share share);
+  // The answer of a short route; long bodies are worked on by the text pool. `grant` is null where no key is needed.
+  boost::asio::awaitable<HttpReply> AnswerSoon(const Route& route, const HttpRequest& request, const Grant* grant);
   Framing FramingOf(const HttpRequest& request) const;
 
   Service& service_;

@@ -40,12 +40,12 @@ bool Contains(NumberRange range, double number) {
 
 }  // namespace
 
-std::variant<Json, ApiError> ParseObject(std::string_view body) {
-  if (!text::IsValidUtf8(body)) return InvalidRequest("The request body is not valid UTF-8.");
-  if (TooDeep(body)) return InvalidRequest(absl::StrCat("The request body is nested more than ", kMaxDepth, " levels deep."));
+std::variant<Json, ApiError> ParseObject(std::string_view body, const std::string& what) {
+  if (!text::IsValidUtf8(body)) return InvalidRequest(what + " is not valid UTF-8.");
+  if (TooDeep(body)) return InvalidRequest(absl::StrCat(what, " is nested more than ", kMaxDepth, " levels deep."));
   Json parsed = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) return InvalidRequest("The request body is not valid JSON.");
-  if (!parsed.is_object()) return InvalidRequest("The request body must be a JSON object.");
+  if (parsed.is_discarded()) return InvalidRequest(what + " is not valid JSON.");
+  if (!parsed.is_object()) return InvalidRequest(what + " must be a JSON object.");
   return parsed;
 }
 

@@ -15,8 +15,9 @@ namespace cofferdam::gateway {
 
 using Json = nlohmann::json;
 
-// The body as a JSON object. Errors: 400 for invalid UTF-8, invalid JSON, nesting over 64 levels, or another type.
-std::variant<Json, ApiError> ParseObject(std::string_view body);
+// The body as a JSON object. Errors: 400 for invalid UTF-8, invalid JSON, nesting over 64 levels, or another type; `what`
+// is what their messages call it.
+std::variant<Json, ApiError> ParseObject(std::string_view body, const std::string& what = "The request body");
 
 struct NumberRange {
   double low = 0;

@@ -11,6 +11,8 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -54,6 +56,16 @@ absl::Status Listen(const GatewayOptions& options, tcp::acceptor& acceptor) {
   return absl::UnavailableError(absl::StrCat("cannot listen on ", options.host, ":", options.port, ": ", error.message()));
 }
 
+// None: everybody is let in.
+absl::StatusOr<std::optional<std::vector<KeyRecord>>> Keys(const GatewayOptions& options) {
+  if (IsOpen(options)) return std::nullopt;
+  if (!options.key_file.empty()) return ReadKeyFile(options.key_file);
+  std::vector<KeyRecord> records;
+  for (const std::string& key : std::set(options.api_keys.begin(), options.api_keys.end()))
+    records.push_back(RecordOfPlainKey(key));
+  return records;
+}
+
 absl::StatusOr<std::unique_ptr<Service>> MakeService(GatewayOptions options) {
   if (options.served_model_names.empty()) {
     options.served_model_names.push_back(std::filesystem::path(options.model_path).stem().string());
@@ -65,7 +77,12 @@ absl::StatusOr<std::unique_ptr<Service>> MakeService(GatewayOptions options) {
   if (!(*chat)->from_file()) log::warn("the model file has no chat template; ChatML is used");
   const absl::StatusOr<std::string> hash = text::ModelHash(options.model_path);
   if (!hash.ok()) return hash.status();
-  auto service = std::make_unique<Service>(std::move(options), *std::move(tokenizer), *std::move(chat), *hash);
+  auto keys = Keys(options);
+  if (!keys.ok()) return keys.status();
+  auto service = std::make_unique<Service>(std::move(options), *std::move(tokenizer), *std::move(chat), *hash, *std::move(keys));
+  if (!service->options.key_file.empty()) {
+    service->key_watch = std::make_unique<KeyWatch>(service->keys, service->options.key_file, service->options.key_file_interval);
+  }
   service->created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   return service;
 }

@@ -2,29 +2,17 @@
 
 #include <sodium.h>
 
+#include <chrono>
+#include <map>
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "base/check.h"
 
 namespace cofferdam::gateway {
 namespace {
 
-constexpr std::string_view kHashLabel = "cofferdam api key hash";
-constexpr std::string_view kDomainLabel = "cofferdam api key domain";
 constexpr size_t kMaxHeaderBytes = 1024;
-
-void Hash(std::string_view label, std::string_view key, unsigned char* out, size_t bytes) {
-  const int failed = crypto_generichash(out, bytes, reinterpret_cast<const unsigned char*>(key.data()), key.size(),
-                                        reinterpret_cast<const unsigned char*>(label.data()), label.size());
-  CD_CHECK(failed == 0, "BLAKE2b takes these sizes");
-}
-
-std::string DomainOf(std::string_view key) {
-  std::array<unsigned char, 16> bytes{};
-  Hash(kDomainLabel, key, bytes.data(), bytes.size());
-  std::array<char, 33> hex{};
-  sodium_bin2hex(hex.data(), hex.size(), bytes.data(), bytes.size());
-  return hex.data();
-}
 
 // The key of "Bearer KEY"; empty when it is anything else.
 std::string_view BearerKey(std::string_view header) {
@@ -39,30 +27,69 @@ std::string_view BearerKey(std::string_view header) {
   return header;
 }
 
+std::shared_ptr<const Grant> OpenGrant() {
+  const KeyRecord record{.id = "-", .tenant = "default", .domain = "default"};
+  return std::make_shared<const Grant>(Grant{record, std::make_shared<KeyUse>(record.limits, KeyUse::Time{})});
+}
+
 }  // namespace
 
-KeyRing::KeyRing(const std::vector<std::string>& keys) {
+KeyRing::KeyRing(std::optional<std::vector<KeyRecord>> records) : table_(std::make_shared<const Table>()) {
   CD_CHECK(sodium_init() >= 0, "libsodium starts");
-  for (const std::string& key : keys) {
-    Entry entry;
-    Hash(kHashLabel, key, entry.hash.data(), entry.hash.size());
-    entry.domain = DomainOf(key);
-    entries_.push_back(std::move(entry));
+  static_assert(sizeof slot_key_ == crypto_shorthash_KEYBYTES);
+  randombytes_buf(slot_key_.data(), slot_key_.size());
+  if (records.has_value()) {
+    Replace(*std::move(records));
+  } else {
+    open_grant_ = OpenGrant();
   }
 }
 
-std::optional<std::string> KeyRing::DomainFor(std::string_view authorization) const {
-  if (entries_.empty()) return "default";
+uint64_t KeyRing::Slot(const KeyHash& hash) const {
+  uint64_t slot = 0;
+  static_assert(sizeof slot == crypto_shorthash_BYTES);
+  crypto_shorthash(reinterpret_cast<unsigned char*>(&slot), hash.data(), hash.size(), slot_key_.data());
+  return slot;
+}
+
+std::shared_ptr<const Grant> KeyRing::Find(std::string_view authorization) const {
+  if (open()) return open_grant_;
   const std::string_view key = BearerKey(authorization);
-  if (key.empty()) return std::nullopt;
-  std::array<unsigned char, 32> hash{};
-  Hash(kHashLabel, key, hash.data(), hash.size());
-  const Entry* found = nullptr;
-  for (const Entry& entry : entries_) {
-    if (sodium_memcmp(hash.data(), entry.hash.data(), hash.size()) == 0) found = &entry;
+  if (key.empty()) return nullptr;
+  std::shared_ptr<const Table> table;
+  {
+    const MutexLock lock(mutex_);
+    table = table_;
   }
-  if (found == nullptr) return std::nullopt;
-  return found->domain;
+  const KeyHash hash = HashOfKey(key);
+  const auto [first, last] = table->equal_range(Slot(hash));
+  for (auto entry = first; entry != last; ++entry) {
+    const KeyHash& known = entry->second->record.hash;
+    if (sodium_memcmp(hash.data(), known.data(), hash.size()) == 0) return entry->second;
+  }
+  return nullptr;
+}
+
+void KeyRing::Replace(std::vector<KeyRecord> records) {
+  CD_CHECK(!open(), "a server that is open to all gets no keys later");
+  const MutexLock lock(mutex_);
+  std::map<std::string_view, std::shared_ptr<KeyUse>> uses;
+  for (const auto& [slot, grant] : *table_) uses.emplace(grant->record.id, grant->use);
+  auto table = std::make_shared<Table>();
+  const auto now = std::chrono::steady_clock::now();
+  for (KeyRecord& record : records) {
+    const auto found = uses.find(record.id);
+    std::shared_ptr<KeyUse> use = found != uses.end() ? found->second : std::make_shared<KeyUse>(record.limits, now);
+    use->SetLimits(record.limits, now);
+    const uint64_t slot = Slot(record.hash);
+    table->emplace(slot, std::make_shared<const Grant>(Grant{std::move(record), std::move(use)}));
+  }
+  table_ = std::move(table);
+}
+
+size_t KeyRing::size() const {
+  const MutexLock lock(mutex_);
+  return table_->size();
 }
 
 }  // namespace cofferdam::gateway

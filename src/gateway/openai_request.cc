@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "gateway/options.h"
 
 namespace cofferdam::gateway {
 namespace {
@@ -21,7 +22,6 @@ constexpr size_t kMaxStopTokens = 256;
 constexpr size_t kMaxBiases = 1024;
 constexpr size_t kMaxNameBytes = 512;
 constexpr size_t kMaxSaltBytes = 128;  // no more than workers take
-constexpr int64_t kMaxPriority = 60;   // the same
 constexpr int64_t kMaxTokens = 1 << 30;
 
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};

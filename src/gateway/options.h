@@ -12,6 +12,8 @@
 
 namespace cofferdam::gateway {
 
+inline constexpr uint32_t kMaxPriority = 60;  // of a request, what workers take
+
 struct GatewayOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free one, see Gateway::port()
@@ -21,7 +23,11 @@ struct GatewayOptions {
   // neither encrypted nor authenticated. No prefill worker means that decode workers prefill by themselves.
   std::vector<std::string> decode_addresses;
   std::vector<std::string> prefill_addresses;
-  std::vector<std::string> api_keys;  // empty: open to all, with the one isolation domain "default"
+  // Who is let in: whoever is in the key file (gateway/key_file.h), which is watched and read again when it changes; or
+  // holders of the keys, each a tenant of its own. Neither: everybody, into the one isolation domain "default".
+  std::string key_file;
+  std::vector<std::string> api_keys;
+  bool allow_anyone = false;  // without keys on an address that others reach
   bool finish_transfer_on_disconnect = false;
   bool hide_cached_tokens = false;  // usage does not say how many prompt tokens were found in the prefix cache
   int threads = 1;
@@ -43,10 +49,17 @@ struct GatewayOptions {
   std::chrono::milliseconds drain_timeout{5'000};        // for running requests after Stop
   std::chrono::milliseconds poll_interval{500};          // of every worker's Info
   std::chrono::milliseconds poll_timeout{2'000};
+  std::chrono::milliseconds key_file_interval{1'000};  // between two looks at the key file
   // A worker of which nothing at all was heard for so long, neither Info nor an event of a stream, is given up, and its
   // streams with it. Long enough that a busy worker whose Info is late is not taken for a dead one.
   std::chrono::milliseconds silence_timeout{10'000};
 };
+
+// Whether everybody who reaches the address is let in.
+inline bool IsOpen(const GatewayOptions& options) { return options.key_file.empty() && options.api_keys.empty(); }
+
+// Whether only processes of this machine reach the address.
+bool IsLoopback(const std::string& host);
 
 // Errors: INVALID_ARGUMENT, naming the option.
 absl::Status CheckOptions(const GatewayOptions& options);

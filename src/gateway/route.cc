@@ -1,5 +1,8 @@
 #include "gateway/route.h"
 
+#include <algorithm>
+#include <chrono>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -80,17 +83,26 @@ Route FindRoute(const std::string& path) {
   return {RouteId::kNone, "other", false, false};
 }
 
-std::optional<HttpReply> CheckHead(const HeadRules& rules, const Route& route, const HttpRequest& request, std::string* domain) {
+std::optional<HttpReply> CheckHead(const HeadRules& rules, const Route& route, const HttpRequest& request,
+                                   std::shared_ptr<const Grant>* grant) {
   if (std::optional<HttpReply> refusal = CheckMethod(route, request)) return refusal;
-  if (route.needs_key) {
-    const std::optional<std::string> known = rules.keys.DomainFor(request.authorization);
-    if (!known.has_value()) {
-      return ErrorReply(
-          HttpError(401, "The API key is missing or wrong. Send it as 'Authorization: Bearer KEY'.", "invalid_api_key"));
-    }
-    *domain = *known;
+  if (!route.needs_key) return CheckBodyHead(rules.max_body_bytes, route, request);
+  std::shared_ptr<const Grant> known = rules.keys.Find(request.authorization);
+  if (known == nullptr) {
+    return ErrorReply(
+        HttpError(401, "The API key is missing or wrong. Send it as 'Authorization: Bearer KEY'.", "invalid_api_key"));
   }
-  return CheckBodyHead(rules.max_body_bytes, route, request);
+  if (std::optional<HttpReply> refusal = CheckBodyHead(rules.max_body_bytes, route, request)) return refusal;
+  if (route.post) {
+    const auto now = std::chrono::steady_clock::now();
+    if (const std::optional<ApiError> error = known->use->TakeRequest(now)) {
+      HttpReply reply = ErrorReply(*error);
+      std::ranges::move(known->use->Headers(now), std::back_inserter(reply.headers));
+      return reply;
+    }
+  }
+  *grant = std::move(known);
+  return std::nullopt;
 }
 
 }  // namespace cofferdam::gateway

@@ -3,6 +3,7 @@
 #define COFFERDAM_GATEWAY_ROUTE_H_
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,9 +31,10 @@ struct HeadRules {
   size_t max_body_bytes = 0;
 };
 
-// What can be refused before the body is read: 401, 404, 405, 411, 413, 415, 417, and the answer to OPTIONS. On success
-// sets `domain`, the isolation domain of the key.
-std::optional<HttpReply> CheckHead(const HeadRules& rules, const Route& route, const HttpRequest& request, std::string* domain);
+// What can be refused before the body is read: 401, 404, 405, 411, 413, 415, 417, 429, and the answer to OPTIONS. On
+// success sets `grant`, what the key allows, if the route needs a key; and a POST request has been counted on it.
+std::optional<HttpReply> CheckHead(const HeadRules& rules, const Route& route, const HttpRequest& request,
+                                   std::shared_ptr<const Grant>* grant);
 
 }  // namespace cofferdam::gateway
 

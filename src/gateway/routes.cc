@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "gateway/openai_request.h"
 
 #ifndef COFFERDAM_VERSION
@@ -21,30 +22,42 @@ constexpr size_t kMaxShownBytes = 200;
 
 std::string Dump(const OrderedJson& value) { return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace); }
 
-OrderedJson ModelJson(const Service& service, const std::string& name) {
+ApiError ModelNotFound(const std::string& model) {
+  ApiError error =
+      HttpError(404, absl::StrCat("The model '", model.substr(0, kMaxShownBytes), "' does not exist."), "model_not_found");
+  error.param = "model";
+  return error;
+}
+
+OrderedJson ModelJson(const Service& service, const Grant& grant, const std::string& name) {
   OrderedJson model;
   model["id"] = name;
   model["object"] = "model";
   model["created"] = service.created;
   model["owned_by"] = "cofferdam";
-  const uint64_t context = service.workers.fleet()->context_tokens;
+  uint64_t context = service.workers.fleet()->context_tokens;
+  if (grant.record.limits.context_tokens > 0) context = std::min(context, grant.record.limits.context_tokens);
   model["max_model_len"] = nullptr;  // unknown while no worker is ready
   if (context > 0) model["max_model_len"] = context;
   return model;
 }
 
-HttpReply Models(const Service& service) {
+HttpReply Models(const Service& service, const Grant& grant) {
   OrderedJson list;
   list["object"] = "list";
   list["data"] = OrderedJson::array();
-  for (const std::string& name : service.options.served_model_names) list["data"].push_back(ModelJson(service, name));
+  for (const std::string& name : service.options.served_model_names) {
+    if (grant.record.Allows(name)) list["data"].push_back(ModelJson(service, grant, name));
+  }
   return JsonReply(Dump(list));
 }
 
-HttpReply Model(const Service& service, const std::string& path) {
+HttpReply Model(const Service& service, const Grant& grant, const std::string& path) {
   const std::string name = path.substr(kModelPrefix.size());
-  if (name.empty() || !IsServed(service, name)) return ErrorReply(ModelNotFound(name));
-  return JsonReply(Dump(ModelJson(service, name)));
+  if (name.empty()) return ErrorReply(ModelNotFound(name));
+  const auto model = ModelOf(service, grant, name);
+  if (const ApiError* error = std::get_if<ApiError>(&model)) return ErrorReply(*error);
+  return JsonReply(Dump(ModelJson(service, grant, std::get<std::string>(model))));
 }
 
 HttpReply Health(const Service& service) {
@@ -82,14 +95,15 @@ HttpReply TokenList(const Service& service, const absl::StatusOr<std::vector<Tok
   return JsonReply(Dump(body));
 }
 
-HttpReply Tokenize(const Service& service, const Json& object) {
+HttpReply Tokenize(const Service& service, const Grant& grant, const Json& object) {
   Fields fields(object);
-  const std::string model = fields.String("model", 512);
+  const auto model = ModelOf(service, grant, fields.String("model", 512));
+  const ApiError* wrong_model = std::get_if<ApiError>(&model);
   if (fields.Find("messages") != nullptr) {
     const std::vector<text::ChatMessage> messages = ReadMessages(fields);
     const bool generation = fields.Bool("add_generation_prompt", true);
     if (fields.error().has_value()) return ErrorReply(*fields.error());
-    if (!IsServed(service, model)) return ErrorReply(ModelNotFound(model));
+    if (wrong_model != nullptr) return ErrorReply(*wrong_model);
     const absl::StatusOr<std::string> prompt = service.chat->Apply(messages, generation);
     if (!prompt.ok()) return ErrorReply(FromStatus(prompt.status()));
     return TokenList(service, service.tokenizer->Tokenize(*prompt, true, true));
@@ -98,11 +112,11 @@ HttpReply Tokenize(const Service& service, const Json& object) {
   const bool special = fields.Bool("add_special_tokens", true);
   if (fields.Find("prompt") == nullptr) fields.Fail("prompt", "or 'messages' must be given");
   if (fields.error().has_value()) return ErrorReply(*fields.error());
-  if (!IsServed(service, model)) return ErrorReply(ModelNotFound(model));
+  if (wrong_model != nullptr) return ErrorReply(*wrong_model);
   return TokenList(service, service.tokenizer->Tokenize(prompt, special, true));
 }
 
-HttpReply Detokenize(const Service& service, const Json& object) {
+HttpReply Detokenize(const Service& service, const Grant& /*grant*/, const Json& object) {
   Fields fields(object);
   const Json* list = fields.Find("tokens");
   std::vector<TokenId> tokens;
@@ -117,28 +131,30 @@ HttpReply Detokenize(const Service& service, const Json& object) {
   return JsonReply(Dump(body));
 }
 
-HttpReply WithObject(const Service& service, const HttpRequest& request, HttpReply (*answer)(const Service&, const Json&)) {
+HttpReply WithObject(const Service& service, const Grant& grant, const HttpRequest& request,
+                     HttpReply (*answer)(const Service&, const Grant&, const Json&)) {
   const std::variant<Json, ApiError> parsed = ParseObject(request.body);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return ErrorReply(*error);
-  return answer(service, std::get<Json>(parsed));
+  return answer(service, grant, std::get<Json>(parsed));
 }
 
 }  // namespace
 
-HttpReply Answer(Service& service, const Route& route, const HttpRequest& request) {
+HttpReply Answer(Service& service, const Route& route, const HttpRequest& request, const Grant* grant) {
+  CD_CHECK(!route.needs_key || grant != nullptr, "nobody gets so far without the key that the route needs");
   switch (route.id) {
     case RouteId::kModels:
-      return Models(service);
+      return Models(service, *grant);
     case RouteId::kModel:
-      return Model(service, request.path);
+      return Model(service, *grant, request.path);
     case RouteId::kHealth:
       return Health(service);
     case RouteId::kMetrics:
       return MetricsText(service);
     case RouteId::kTokenize:
-      return WithObject(service, request, Tokenize);
+      return WithObject(service, *grant, request, Tokenize);
     case RouteId::kDetokenize:
-      return WithObject(service, request, Detokenize);
+      return WithObject(service, *grant, request, Detokenize);
     case RouteId::kVersion:
       return JsonReply(R"({"version":")" COFFERDAM_VERSION R"("})");
     case RouteId::kChat:
@@ -149,14 +165,18 @@ HttpReply Answer(Service& service, const Route& route, const HttpRequest& reques
   return ErrorReply(HttpError(500, "The route has no answer.", "internal_error"));
 }
 
-bool IsServed(const Service& service, const std::string& model) {
+std::variant<std::string, ApiError> ModelOf(const Service& service, const Grant& grant, const std::string& asked) {
   const auto& names = service.options.served_model_names;
-  return model.empty() || std::find(names.begin(), names.end(), model) != names.end();
-}
-
-ApiError ModelNotFound(const std::string& model) {
+  if (asked.empty()) {
+    const auto first = std::ranges::find_if(names, [&grant](const std::string& name) { return grant.record.Allows(name); });
+    if (first != names.end()) return *first;
+  } else if (std::ranges::find(names, asked) == names.end()) {
+    return ModelNotFound(asked);
+  } else if (grant.record.Allows(asked)) {
+    return asked;
+  }
   ApiError error =
-      HttpError(404, absl::StrCat("The model '", model.substr(0, kMaxShownBytes), "' does not exist."), "model_not_found");
+      HttpError(403, "This API key may not use the model. GET /v1/models lists those that it may.", "model_not_allowed");
   error.param = "model";
   return error;
 }

@@ -8,13 +8,17 @@
 #include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gateway/generate_call.h"
 #include "gateway/key_ring.h"
+#include "gateway/key_watch.h"
 #include "gateway/metrics.h"
 #include "gateway/options.h"
+#include "gateway/quota.h"
 #include "gateway/retry_budget.h"
 #include "gateway/workers.h"
 #include "text/chat_template.h"
@@ -38,61 +42,17 @@ class AttemptSource {
   std::atomic<uint64_t> counter_{0};
 };
 
-// A bounded number of something that many hold shares of. Thread-safe; a share gives back when it dies.
-class Quota {
- public:
-  explicit Quota(uint64_t limit) : limit_(limit) {}
-
-  class Share {
-   public:
-    Share() = default;
-    Share(Quota* quota, uint64_t amount) : quota_(quota), amount_(amount) {}
-    Share(Share&& other) noexcept : quota_(std::exchange(other.quota_, nullptr)), amount_(other.amount_) {}
-    Share& operator=(Share&& other) noexcept {
-      if (this != &other) {
-        Release();
-        quota_ = std::exchange(other.quota_, nullptr);
-        amount_ = other.amount_;
-      }
-      return *this;
-    }
-    ~Share() { Release(); }
-    explicit operator bool() const { return quota_ != nullptr; }
-    void Release() {
-      if (quota_ != nullptr) quota_->used_ -= amount_;
-      quota_ = nullptr;
-    }
-
-   private:
-    Quota* quota_ = nullptr;
-    uint64_t amount_ = 0;
-  };
-
-  // An empty share when it would go over the limit.
-  Share Take(uint64_t amount) {
-    uint64_t used = used_.load();
-    do {
-      if (amount > limit_ || used > limit_ - amount) return {};
-    } while (!used_.compare_exchange_weak(used, used + amount));
-    return {this, amount};
-  }
-  uint64_t used() const { return used_; }
-
- private:
-  const uint64_t limit_;
-  std::atomic<uint64_t> used_{0};
-};
-
 // Longer bodies are parsed and tokenized on the text pool.
 inline constexpr size_t kInlineBodyBytes = 64 << 10;
 
 struct Service {
   Service(GatewayOptions given, std::unique_ptr<const text::Tokenizer> vocabulary,
-          std::unique_ptr<const text::ChatTemplate> chat_template, const std::string& model_hash)
+          std::unique_ptr<const text::ChatTemplate> chat_template, const std::string& model_hash,
+          std::optional<std::vector<KeyRecord>> records)
       : options(std::move(given)),
         tokenizer(std::move(vocabulary)),
         chat(std::move(chat_template)),
-        keys(options.api_keys),
+        keys(std::move(records)),
         workers(options, model_hash),
         body_bytes(options.max_total_body_bytes),
         in_flight(options.max_in_flight),
@@ -104,6 +64,7 @@ struct Service {
   std::unique_ptr<const text::Tokenizer> tokenizer;
   std::unique_ptr<const text::ChatTemplate> chat;
   KeyRing keys;
+  std::unique_ptr<KeyWatch> key_watch;  // with a key file
   Metrics metrics;
   Workers workers;
   RetryBudget retries;

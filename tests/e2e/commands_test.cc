@@ -28,6 +28,7 @@ TEST(Commands, HelpOfEachNamesItsOptions) {
       EXPECT_NE(ended.output.find(option), std::string::npos) << command;
   }
   EXPECT_EQ(RunCofferdam({"--version"}).exit_code, 0);
+  EXPECT_EQ(RunCofferdam({"keys", "--help"}).exit_code, 0);
   const Ended incidents = RunCofferdam({"incidents", "--help"});
   EXPECT_EQ(incidents.exit_code, 0);
   for (const char* option : {"--log", "--since", "--until", "--min-prompt", "--json"})
@@ -274,6 +275,76 @@ TEST(Commands, AKeyFileWithoutAKeyIsRefused) {
   EXPECT_EQ(cluster.Ask("GET /v1/models HTTP/1.1\r\nHost: test\r\n\r\n").status, 401);
   EXPECT_EQ(cluster.log().find("sk-first"), std::string::npos);
   std::filesystem::remove(path);
+}
+
+// Without keys nobody but this machine's users gets in, unless whoever starts the server says so.
+TEST(Commands, AnAddressThatOthersReachNeedsKeys) {
+  ExpectRefused({"up", "--port", "0", "--host", "0.0.0.0"}, {"0.0.0.0", "cofferdam keys add", "--allow-anyone"});
+  EXPECT_EQ(RunCofferdam({"up", "--port", "0", "--host", "0.0.0.0"}).exit_code, 78);
+  Cluster cluster({"--host", "0.0.0.0", "--allow-anyone"});
+  ASSERT_TRUE(cluster.Start());
+  EXPECT_NE(cluster.log().find("whoever reaches it"), std::string::npos);
+}
+
+TEST(Commands, KeysAreMadeListedAndRevokedWhileTheServerRuns) {
+  const std::string path = std::filesystem::temp_directory_path() / ("cofferdam-keyfile-" + std::to_string(getpid()) + ".json");
+  std::filesystem::remove(path);
+  const auto add = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"keys", "add", "--keys", path});
+    const Ended ended = RunCofferdam(more);
+    EXPECT_EQ(ended.exit_code, 0) << ended.output;
+    const size_t at = ended.output.find("cd-");
+    return at == std::string::npos ? "" : ended.output.substr(at, 46);
+  };
+  const std::string first = add({"--tenant", "acme", "--id", "acme-1"});
+  Cluster cluster({"--keys", path});
+  ASSERT_TRUE(cluster.Start());
+  const auto status_with = [&](const std::string& key) {
+    return cluster.Ask("GET /v1/models HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer " + key + "\r\n\r\n").status;
+  };
+  EXPECT_EQ(status_with(first), 200);
+  EXPECT_EQ(status_with("cd-"), 401);
+  const std::string second = add({"--tenant", "bolt", "--id", "bolt-1", "--requests-per-minute", "10", "--allow-model", "m"});
+  EXPECT_TRUE(Eventually([&] { return status_with(second) == 200; }));
+  const Ended list = RunCofferdam({"keys", "list", "--keys", path});
+  for (const char* word : {"acme-1", "bolt-1", "acme", "bolt", "TENANT", "10"}) {
+    EXPECT_NE(list.output.find(word), std::string::npos) << word << " in " << list.output;
+  }
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(text.find(first), std::string::npos) << "the file holds hashes alone";
+  EXPECT_EQ(RunCofferdam({"keys", "list", "--json", "--keys", path}).output, text);
+  EXPECT_EQ(static_cast<unsigned>(std::filesystem::status(path).permissions()), 0600u);
+  EXPECT_EQ(RunCofferdam({"keys", "revoke", "--keys", path, "acme-1"}).exit_code, 0);
+  EXPECT_TRUE(Eventually([&] { return status_with(first) == 401; }));
+  EXPECT_EQ(status_with(second), 200);
+  EXPECT_EQ(cluster.log().find(second), std::string::npos) << "a key is in no log";
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".lock");
+}
+
+TEST(Commands, KeysRefusesWrongInputAndChangesNothing) {
+  const std::string path = std::filesystem::temp_directory_path() / ("cofferdam-keyfile-" + std::to_string(getpid()) + ".json");
+  std::filesystem::remove(path);
+  ExpectRefused({"keys"}, {"subcommand"});
+  ExpectRefused({"keys", "add", "--tenant", "a"}, {"--keys"});
+  ExpectRefused({"keys", "add", "--keys", path}, {"--tenant"});
+  ExpectRefused({"keys", "list", "--keys", path}, {path});
+  ExpectRefused({"keys", "add", "--keys", path, "--tenant", "a b"}, {"'tenant'"});
+  ExpectRefused({"keys", "add", "--keys", path, "--tenant", "a", "--priority", "61"}, {"'priority'", "60"});
+  ExpectRefused({"keys", "add", "--keys", path, "--tenant", "a", "--concurrency", "-1"}, {"--concurrency"});
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_EQ(RunCofferdam({"keys", "add", "--keys", path, "--tenant", "a", "--id", "one"}).exit_code, 0);
+  ExpectRefused({"keys", "add", "--keys", path, "--tenant", "a", "--id", "one"}, {"'one'"});
+  ExpectRefused({"keys", "revoke", "--keys", path, "one", "two"}, {"'two'", "nothing was revoked"});
+  EXPECT_NE(RunCofferdam({"keys", "list", "--keys", path}).output.find("one"), std::string::npos);
+  ExpectRefused({"up", "--port", "0", "--keys", path, "--api-key", "k"}, {"--keys", "--api-key"});
+  std::ofstream(path) << "{}";
+  ExpectRefused({"up", "--port", "0", "--keys", path}, {path});
+  EXPECT_EQ(RunCofferdam({"up", "--port", "0", "--keys", path}).exit_code, 78);
+  ExpectRefused({"keys", "add", "--keys", path, "--tenant", "a"}, {path});
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".lock");
 }
 
 TEST(Commands, JsonLogsAreOneObjectALine) {
