@@ -96,7 +96,9 @@ void Judge(const HttpRequest& request) {
                         .http_1_0 = request.http_1_0,
                         .request_id = request.request_id};
   if (refusal.has_value()) {
-    CD_CHECK(refusal->status == 204 || (refusal->status >= 400 && refusal->status < 500), "a refusal is the client's fault");
+    const bool is_clients = refusal->status >= 400 && refusal->status < 500;
+    CD_CHECK(refusal->status == 204 || is_clients || (refusal->status == 501 && route.id == RouteId::kUnsupported),
+             "a refusal is the client's fault, or of a path that is not served");
     return CheckReply(*refusal, framing);
   }
   CD_CHECK(route.id != RouteId::kNone, "what is answered has a route");

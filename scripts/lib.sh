@@ -41,6 +41,8 @@ build_preset() {
   # What takes minutes in there is the first build of llama.cpp: its lines are shown.
   (cd "$root" && cmake --preset "$preset" 2>&1 | tee .configure.log | { grep --line-buffered '^build-llama: ' || true; }) ||
     { tail -n 25 "$root/.configure.log" >&2; fail "cmake could not configure; the whole log is .configure.log"; }
+  # With debug information, what the compiler makes depends on the folder: without these, no clone would find another's work in ccache.
+  case $preset in asan | tsan) export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 ;; *) unset CCACHE_BASEDIR CCACHE_NOHASHDIR ;; esac
   step "building ($preset)"
   ninja -C "$folder" "$@" || fail "the build failed; the first error stands above"
 }

@@ -302,6 +302,7 @@ ResponseWriter Completion::Writer() const {
   header.include_usage = request_.include_usage;
   header.id = id_;
   header.model = request_.model;
+  header.fingerprint = service_.fingerprint;
   header.created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   return ResponseWriter(header);
 }

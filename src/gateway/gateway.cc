@@ -25,6 +25,10 @@
 #include "gateway/service.h"
 #include "text/model_hash.h"
 
+#ifndef COFFERDAM_VERSION
+#define COFFERDAM_VERSION "0.1.0"
+#endif
+
 namespace cofferdam::gateway {
 namespace {
 
@@ -32,6 +36,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+constexpr size_t kFingerprintDigits = 12;
 constexpr size_t kMaxRefusals = 64;  // answered at a time; more are closed without a word
 constexpr std::chrono::seconds kCallsEnd{10};
 
@@ -83,6 +88,8 @@ absl::StatusOr<std::unique_ptr<Service>> MakeService(GatewayOptions options) {
   if (!service->options.key_file.empty()) {
     service->key_watch = std::make_unique<KeyWatch>(service->keys, service->options.key_file, service->options.key_file_interval);
   }
+  service->version = COFFERDAM_VERSION;
+  service->fingerprint = absl::StrCat("fp_", hash->substr(0, kFingerprintDigits), "_", service->version);
   service->created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   return service;
 }

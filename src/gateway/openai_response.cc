@@ -9,7 +9,8 @@ namespace {
 
 std::string Start(const ResponseWriter::Header& header, std::string_view object) {
   return absl::StrCat("{\"id\":", JsonString(header.id), ",\"object\":", JsonString(object), ",\"created\":", header.created,
-                      ",\"model\":", JsonString(header.model), ",\"choices\":");
+                      ",\"model\":", JsonString(header.model), ",\"system_fingerprint\":", JsonString(header.fingerprint),
+                      ",\"choices\":");
 }
 
 std::string UsageJson(const Usage& usage) {

@@ -27,7 +27,8 @@ class ResponseWriter {
     bool include_usage = false;  // chunks then carry "usage": null, as OpenAI does
     std::string id;              // "chatcmpl-..." or "cmpl-..."
     std::string model;
-    int64_t created = 0;  // seconds since 1970
+    std::string fingerprint;  // "system_fingerprint"
+    int64_t created = 0;      // seconds since 1970
   };
   explicit ResponseWriter(const Header& header);
 

@@ -24,17 +24,54 @@ bool IsJsonType(std::string_view type) {
   return name == "application/json" || (absl::StartsWith(name, "application/") && absl::EndsWith(name, "+json"));
 }
 
+// What other servers have under these paths and this one has not: said plainly, with a status that clients do not retry.
+constexpr std::string_view kUnsupported[] = {"/v1/responses",
+                                             "/v1/messages",
+                                             "/v1/messages/count_tokens",
+                                             "/v1/embeddings",
+                                             "/embeddings",
+                                             "/v1/rerank",
+                                             "/v2/rerank",
+                                             "/rerank",
+                                             "/v1/score",
+                                             "/score",
+                                             "/pooling",
+                                             "/classify",
+                                             "/v1/audio/speech",
+                                             "/v1/audio/transcriptions",
+                                             "/v1/audio/translations",
+                                             "/v1/images/generations",
+                                             "/v1/images/edits",
+                                             "/v1/images/variations",
+                                             "/v1/moderations",
+                                             "/v1/files",
+                                             "/v1/batches",
+                                             "/v1/fine_tuning/jobs",
+                                             "/v1/assistants",
+                                             "/v1/threads",
+                                             "/v1/vector_stores",
+                                             "/infill",
+                                             "/v1/realtime"};
+
+ApiError Unsupported(const Route& route) {
+  return HttpError(
+      501, absl::StrCat(route.name, " is not served here. This server generates text: /v1/chat/completions and /v1/completions."),
+      "not_implemented");
+}
+
 std::optional<HttpReply> CheckMethod(const Route& route, const HttpRequest& request) {
   if (request.method == "OPTIONS") {
     HttpReply reply;
     reply.status = 204;
-    reply.headers.emplace_back("Allow", route.id == RouteId::kNone ? "GET, HEAD, POST, OPTIONS" : Allow(route));
+    const bool any = route.id == RouteId::kNone || route.id == RouteId::kUnsupported;
+    reply.headers.emplace_back("Allow", any ? "GET, HEAD, POST, OPTIONS" : Allow(route));
     return reply;
   }
   if (route.id == RouteId::kNone) {
     return ErrorReply(
         HttpError(404, absl::StrCat("There is nothing at ", request.path.substr(0, kMaxShownBytes), "."), "not_found"));
   }
+  if (route.id == RouteId::kUnsupported) return std::nullopt;
   const bool allowed = route.post ? request.method == "POST" : request.method == "GET" || request.method == "HEAD";
   if (allowed) return std::nullopt;
   HttpReply reply = ErrorReply(HttpError(405, absl::StrCat("This path allows ", Allow(route), "."), "method_not_allowed"));
@@ -79,6 +116,7 @@ Route FindRoute(const std::string& path) {
   for (const auto& [known, route] : kRoutes) {
     if (path == known) return route;
   }
+  if (std::ranges::find(kUnsupported, path) != std::end(kUnsupported)) return {RouteId::kUnsupported, path, false, true};
   if (path.starts_with(kModelPrefix)) return {RouteId::kModel, "/v1/models/{id}", false, true};
   return {RouteId::kNone, "other", false, false};
 }
@@ -92,6 +130,7 @@ std::optional<HttpReply> CheckHead(const HeadRules& rules, const Route& route, c
     return ErrorReply(
         HttpError(401, "The API key is missing or wrong. Send it as 'Authorization: Bearer KEY'.", "invalid_api_key"));
   }
+  if (route.id == RouteId::kUnsupported) return ErrorReply(Unsupported(route));
   if (std::optional<HttpReply> refusal = CheckBodyHead(rules.max_body_bytes, route, request)) return refusal;
   if (route.post) {
     const auto now = std::chrono::steady_clock::now();

@@ -13,7 +13,19 @@
 
 namespace cofferdam::gateway {
 
-enum class RouteId { kNone, kChat, kCompletions, kModels, kModel, kHealth, kMetrics, kTokenize, kDetokenize, kVersion };
+enum class RouteId {
+  kNone,
+  kChat,
+  kCompletions,
+  kModels,
+  kModel,
+  kHealth,
+  kMetrics,
+  kTokenize,
+  kDetokenize,
+  kVersion,
+  kUnsupported
+};
 
 inline constexpr std::string_view kModelPrefix = "/v1/models/";
 
@@ -31,7 +43,7 @@ struct HeadRules {
   size_t max_body_bytes = 0;
 };
 
-// What can be refused before the body is read: 401, 404, 405, 411, 413, 415, 417, 429, and the answer to OPTIONS. On
+// What can be refused before the body is read: 401, 404, 405, 411, 413, 415, 417, 429, 501, and the answer to OPTIONS. On
 // success sets `grant`, what the key allows, if the route needs a key; and a POST request has been counted on it.
 std::optional<HttpReply> CheckHead(const HeadRules& rules, const Route& route, const HttpRequest& request,
                                    std::shared_ptr<const Grant>* grant);

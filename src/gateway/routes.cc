@@ -9,10 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "gateway/openai_request.h"
-
-#ifndef COFFERDAM_VERSION
-#define COFFERDAM_VERSION "0.1.0"
-#endif
+#include "gateway/openai_response.h"
 
 namespace cofferdam::gateway {
 namespace {
@@ -156,10 +153,11 @@ HttpReply Answer(Service& service, const Route& route, const HttpRequest& reques
     case RouteId::kDetokenize:
       return WithObject(service, *grant, request, Detokenize);
     case RouteId::kVersion:
-      return JsonReply(R"({"version":")" COFFERDAM_VERSION R"("})");
+      return JsonReply(absl::StrCat("{\"version\":", JsonString(service.version), "}"));
     case RouteId::kChat:
     case RouteId::kCompletions:
     case RouteId::kNone:
+    case RouteId::kUnsupported:
       break;
   }
   return ErrorReply(HttpError(500, "The route has no answer.", "internal_error"));

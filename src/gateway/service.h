@@ -74,7 +74,9 @@ struct Service {
   Quota in_flight;
   Quota queue;
   std::atomic<bool> stopping{false};
-  int64_t created = 0;  // seconds since 1970, of the start
+  int64_t created = 0;      // seconds since 1970, of the start
+  std::string version;      // of Cofferdam
+  std::string fingerprint;  // of the model's bytes and the version: the same seed gives the same answer while it stays
   // Long prompts are tokenized here, so that they do not hold up everybody's streams.
   boost::asio::thread_pool text_pool{1};
 };

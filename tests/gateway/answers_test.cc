@@ -61,6 +61,9 @@ TEST_F(GatewayTest, Chats) {
   ASSERT_EQ(stream.status, 200);
   EXPECT_EQ(TextOf(stream.body), " hello");
   EXPECT_EQ(Json::parse(EventsOf(stream.body).front())["choices"][0]["delta"]["role"], "assistant");
+  const auto fingerprint = whole.json()["system_fingerprint"].get<std::string>();
+  EXPECT_EQ(fingerprint.substr(0, 3), "fp_");
+  EXPECT_EQ(Json::parse(EventsOf(stream.body).front())["system_fingerprint"], fingerprint);
   EXPECT_EQ(worker().requests().at(1).max_tokens(), 5u);
 }
 

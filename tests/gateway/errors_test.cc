@@ -178,6 +178,22 @@ TEST_F(GatewayTest, WorkersRefusalsArriveUnchanged) {
   EXPECT_EQ(Complete({{"prompt", "x"}}).json()["error"]["param"], "prompt");
 }
 
+TEST_F(GatewayTest, WhatOtherServersHaveAndThisOneHasNotIsSaidPlainly) {
+  options_.api_keys = {"sk-one"};
+  Start();
+  for (const char* path : {"/v1/embeddings", "/v1/rerank", "/v1/responses", "/v1/messages", "/v1/audio/speech"}) {
+    EXPECT_EQ(Ask(Post(path, "{}")).status, 401) << path;
+    const Response response = Ask(Post(path, "{}", "Authorization: Bearer sk-one\r\n"));
+    EXPECT_EQ(response.status, 501) << path;
+    EXPECT_EQ(response.json()["error"]["type"], "server_error");
+    EXPECT_EQ(response.json()["error"]["code"], "not_implemented");
+    EXPECT_NE(response.json()["error"]["message"].get<std::string>().find(path), std::string::npos);
+    EXPECT_EQ(response.headers.count("retry-after"), 0u);
+  }
+  EXPECT_EQ(Ask("GET /v1/files HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer sk-one\r\n\r\n").status, 501);
+  EXPECT_EQ(Ask("OPTIONS /v1/files HTTP/1.1\r\nHost: t\r\n\r\n").status, 204);
+}
+
 TEST_F(GatewayTest, ChecksKeysAndSeparatesDomains) {
   options_.api_keys = {"sk-one", "sk-two"};
   Start();

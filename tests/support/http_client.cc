@@ -11,11 +11,13 @@
 #include <cstdlib>
 #include <utility>
 
+#include "support/patience.h"
+
 namespace cofferdam::http {
 
 RawClient::RawClient(uint16_t port, int receive_buffer) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   if (receive_buffer > 0) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
-  timeval limit{15, 0};
+  timeval limit{15 * kPatience, 0};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   sockaddr_in address{};
