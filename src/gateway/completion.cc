@@ -52,7 +52,9 @@ Completion::Completion(Service& service, Client& client, Framing framing, Head h
       grant_(std::move(head.grant)),
       chat_(head.chat),
       verify_(std::move(head.verify)),
-      id_(NewId(head.chat)) {}
+      id_(NewId(head.chat)) {
+  if (framing_.request_id.empty()) framing_.request_id = id_;
+}
 
 asio::awaitable<Completion::Outcome> Completion::Run(std::string body, Quota::Share share) {
   client_.StartWatch([this] {

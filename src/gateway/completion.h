@@ -76,7 +76,7 @@ class Completion {
 
   Service& service_;
   Client& client_;
-  const Framing framing_;
+  Framing framing_;
   const std::shared_ptr<const Grant> grant_;
   const bool chat_;
   const std::optional<std::string> verify_;

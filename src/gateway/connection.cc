@@ -18,6 +18,8 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
+bool IsCompletion(const Route& route) { return route.id == RouteId::kChat || route.id == RouteId::kCompletions; }
+
 }  // namespace
 
 Connection::Connection(Service& service, asio::ip::tcp::socket socket)
@@ -116,21 +118,24 @@ asio::awaitable<bool> Connection::ReadBody(HttpParser& parser, const Route& rout
   if (!error) co_return true;
   if (client_->timed_out()) {
     ++service_.metrics.timeouts_total;
-    co_await ReplyAndClose(ErrorReply(HttpError(408, "The request's body took too long.", "timeout")), route.name);
+    co_await ReplyAndClose(ErrorReply(HttpError(408, "The request's body took too long.", "timeout")), route.name,
+                           request.request_id);
   } else if (error == http::error::body_limit) {
     const size_t limit = service_.options.max_body_bytes;
     co_await ReplyAndClose(
-        ErrorReply(HttpError(413, absl::StrCat("The request body is limited to ", limit, " bytes."), "body_too_large")),
-        route.name);
+        ErrorReply(HttpError(413, absl::StrCat("The request body is limited to ", limit, " bytes."), "body_too_large")), route.name,
+        request.request_id);
   } else if (error.category() == make_error_code(http::error::bad_method).category() && error != http::error::partial_message) {
-    co_await ReplyAndClose(ErrorReply(HttpError(400, "The request body is not valid HTTP.", "bad_http")), route.name);
+    co_await ReplyAndClose(ErrorReply(HttpError(400, "The request body is not valid HTTP.", "bad_http")), route.name,
+                           request.request_id);
   }
   co_return false;
 }
 
-asio::awaitable<void> Connection::ReplyAndClose(HttpReply reply, const std::string& route) {
+asio::awaitable<void> Connection::ReplyAndClose(HttpReply reply, const std::string& route, std::string request_id) {
   Framing framing;
   framing.keep_alive = false;
+  framing.request_id = request_id.empty() ? NewRequestId() : std::move(request_id);
   service_.metrics.CountRequest(route, reply.status);
   const std::string bytes = RenderReply(reply, framing);
   co_await client_->Write(bytes);
@@ -167,9 +172,11 @@ asio::awaitable<bool> Connection::ServeOne() {
   if (!refusal.has_value() && !share) {
     refusal = ErrorReply(HttpError(503, "Too many request bodies are being read. Try again later.", "busy"));
   }
+  // That of a completion that is not refused here is the id of its answer, which stands in the logs.
+  if (request->request_id.empty() && (refusal.has_value() || !IsCompletion(route))) request->request_id = NewRequestId();
   if (refusal.has_value() && request->has_body()) {
     // The body would be taken for the next request.
-    co_await ReplyAndClose(*std::move(refusal), route.name);
+    co_await ReplyAndClose(*std::move(refusal), route.name, request->request_id);
     co_return false;
   }
   if (refusal.has_value()) {
@@ -188,7 +195,7 @@ asio::awaitable<bool> Connection::ServeOne() {
 asio::awaitable<bool> Connection::Dispatch(HttpRequest request, const Route& route, std::shared_ptr<const Grant> grant,
                                            Quota::Share share) {
   const Framing framing = FramingOf(request);
-  if (route.id == RouteId::kChat || route.id == RouteId::kCompletions) {
+  if (IsCompletion(route)) {
     Completion::Head head;
     head.grant = std::move(grant);
     head.chat = route.id == RouteId::kChat;

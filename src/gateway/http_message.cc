@@ -1,5 +1,7 @@
 #include "gateway/http_message.h"
 
+#include <sodium.h>
+
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -111,6 +113,12 @@ bool IsRequestId(std::string_view text) {
   return !text.empty() && text.size() <= kMaxRequestIdBytes && std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.' || c == ':';
   });
+}
+
+std::string NewRequestId() {
+  uint64_t random = 0;
+  randombytes_buf(&random, sizeof random);
+  return absl::StrCat("req-", absl::Hex(random, absl::kZeroPad16));
 }
 
 std::string RenderReply(const HttpReply& reply, const Framing& framing) {

@@ -48,6 +48,8 @@ HttpReply ErrorReply(const ApiError& error);
 std::optional<std::string> PathOf(std::string_view target);
 // 1 to 128 characters of letters, digits, '-', '_', '.' and ':'.
 bool IsRequestId(std::string_view text);
+// "req-" and 16 random digits, for a client that named its request in no way.
+std::string NewRequestId();
 
 // How the answer to `request` is to be framed.
 struct Framing {

@@ -61,7 +61,7 @@ void KeyWatch::Look() {
   }
   const size_t count = records->size();
   ring_.Replace(*std::move(records));
-  log::info("{} API keys are in force", count);
+  log::info("API keys in force: {}", count);
 }
 
 }  // namespace cofferdam::gateway

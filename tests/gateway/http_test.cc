@@ -169,10 +169,29 @@ TEST_F(GatewayTest, AnswersHeadAndOldHttp) {
 
 TEST_F(GatewayTest, EchoesOnlyWellFormedRequestIds) {
   Start();
-  EXPECT_EQ(Ask("GET /version HTTP/1.1\r\nHost: t\r\nX-Request-Id: a-1_b.c:d\r\n\r\n").headers["x-request-id"], "a-1_b.c:d");
-  EXPECT_FALSE(Ask("GET /version HTTP/1.1\r\nHost: t\r\nX-Request-Id: a b\r\n\r\n").headers.contains("x-request-id"));
-  EXPECT_FALSE(Ask("GET /version HTTP/1.1\r\nHost: t\r\nX-Request-Id: " + std::string(129, 'a') + "\r\n\r\n")
-                   .headers.contains("x-request-id"));
+  const auto id_for = [this](const std::string& given) {
+    return Ask("GET /version HTTP/1.1\r\nHost: t\r\nX-Request-Id: " + given + "\r\n\r\n").headers["x-request-id"];
+  };
+  EXPECT_EQ(id_for("a-1_b.c:d"), "a-1_b.c:d");
+  EXPECT_EQ(id_for("a b").substr(0, 4), "req-");
+  EXPECT_EQ(id_for(std::string(129, 'a')).size(), 20u);
+}
+
+TEST_F(GatewayTest, EveryAnswerHasARequestId) {
+  Start();
+  const Response whole = Ask(Post("/v1/completions", kBody));
+  EXPECT_EQ(whole.headers.at("x-request-id"), whole.json()["id"]) << "the name in the logs";
+  const Response stream = Ask(Post("/v1/completions", R"({"prompt":"x","stream":true})"));
+  EXPECT_EQ(stream.headers.at("x-request-id"), Json::parse(EventsOf(stream.body).front())["id"]);
+  for (const std::string& wrong :
+       {std::string("GET /nothing HTTP/1.1\r\nHost: t\r\n\r\n"), Post("/v1/completions", "{"), Post("/v1/nothing", "{}"),
+        std::string("GARBAGE\r\n\r\n"), std::string("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
+    Response response = Ask(wrong);
+    EXPECT_GE(response.status, 400);
+    EXPECT_FALSE(response.headers["x-request-id"].empty()) << response.status;
+  }
+  const Response refused = Ask(Post("/v1/nothing", "{}", "X-Request-Id: mine\r\n"));
+  EXPECT_EQ(refused.headers.at("x-request-id"), "mine") << "also where the body was not read";
 }
 
 TEST_F(GatewayTest, StopEndsIdleAndRunningConnections) {
