@@ -10,9 +10,9 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,7 +31,7 @@ int Refuse(const absl::Status& status) {
 
 absl::Status Failed(const std::string& path, std::string_view what) {
   const int why = errno;
-  return absl::UnavailableError(absl::StrCat(path, " cannot be ", std::string(what), ": ", std::strerror(why)));
+  return absl::UnavailableError(absl::StrCat(path, " cannot be ", std::string(what), ": ", std::generic_category().message(why)));
 }
 
 // Held while a file is read, changed and replaced. The lock is on a file beside it: the file itself goes away.

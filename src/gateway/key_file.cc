@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <limits>
 #include <set>
+#include <system_error>
 #include <utility>
 #include <variant>
 
@@ -106,7 +106,7 @@ absl::StatusOr<std::string> ReadAll(int fd, const std::string& path) {
   for (;;) {
     const ssize_t got = read(fd, part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read: ", std::strerror(errno)));
+    if (got < 0) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read: ", std::generic_category().message(errno)));
     if (got == 0) return bytes;
     bytes.append(part, 0, static_cast<size_t>(got));
     if (bytes.size() > kMaxFileBytes)
@@ -193,7 +193,7 @@ absl::StatusOr<std::vector<KeyRecord>> ReadKeyFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const int why = errno;
-    const std::string message = absl::StrCat(path, " cannot be opened: ", std::strerror(why));
+    const std::string message = absl::StrCat(path, " cannot be opened: ", std::generic_category().message(why));
     return why == ENOENT ? absl::NotFoundError(message) : absl::InvalidArgumentError(message);
   }
   struct stat facts {};

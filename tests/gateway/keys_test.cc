@@ -212,7 +212,7 @@ TEST_F(KeysTest, TheContextOfAKeyIsJudgedBeforeAnyWorkerSeesTheRequest) {
   EXPECT_EQ(worker().requests().at(0).priority(), 60u) << "the key's and the request's, up to what workers take";
   const std::string chat = Json{{"messages", {{{"role", "user"}, {"content", "x"}}}}}.dump();
   EXPECT_EQ(Ask(Post("/v1/chat/completions", chat, Header("a-1"))).status, 200);
-  const v1::GenerateRequest& last = worker().requests().at(1);
+  const v1::GenerateRequest last = worker().requests().at(1);
   EXPECT_EQ(last.max_tokens() + static_cast<uint32_t>(last.tokens_size()), 40u) << "without max_tokens: what the key allows";
   EXPECT_EQ(last.priority(), 50u);
 }
