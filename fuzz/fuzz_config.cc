@@ -36,10 +36,7 @@ void CheckGateway(const Flags& flags) {
     return;
   }
   if (options->api_keys.empty()) return;
-  std::vector<gateway::KeyRecord> records;
-  for (const std::string& key : std::set(options->api_keys.begin(), options->api_keys.end()))
-    records.push_back(gateway::RecordOfPlainKey(key));
-  const gateway::KeyRing ring(records);
+  const gateway::KeyRing ring(gateway::RecordsOfPlainKeys(options->api_keys));
   std::set<std::string> domains;
   for (const std::string& key : options->api_keys) {
     const auto grant = ring.Find("Bearer " + key);

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/supervisor.h"
+#include "gateway/random_hex.h"
 
 namespace cofferdam::cli {
 namespace {
@@ -68,11 +69,14 @@ absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
   return fsync(fd) == 0 ? absl::OkStatus() : Failed(path, "written");
 }
 
-// A link stays a link, and the file that it names is replaced.
-absl::Status Replace(const std::string& given, const std::vector<KeyRecord>& records) {
+// The file behind all links: a link stays a link, and whichever name a command uses, it takes the same lock.
+std::string Resolved(const std::string& path) {
   std::error_code error;
-  const std::filesystem::path resolved = std::filesystem::weakly_canonical(given, error);
-  const std::string path = error ? given : resolved.string();
+  const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, error);
+  return error ? path : resolved.string();
+}
+
+absl::Status Replace(const std::string& path, const std::vector<KeyRecord>& records) {
   std::string fresh = path + ".XXXXXX";
   const int fd = mkostemp(fresh.data(), O_CLOEXEC);  // mode 0600
   if (fd < 0) return Failed(path, "written");
@@ -95,13 +99,6 @@ int Print(const std::string& text) {
   return Refuse(absl::UnavailableError("the output cannot be written"));
 }
 
-std::string RandomId() {
-  std::array<unsigned char, 6> bytes{};
-  std::array<char, 13> hex{};
-  randombytes_buf(bytes.data(), bytes.size());
-  return absl::StrCat("key-", sodium_bin2hex(hex.data(), hex.size(), bytes.data(), bytes.size()));
-}
-
 int Add(const KeysFlags& flags) {
   const FileLock lock(flags.file);
   if (!lock.status().ok()) return Refuse(lock.status());
@@ -111,7 +108,7 @@ int Add(const KeysFlags& flags) {
   if (records->size() >= gateway::kMaxKeys)
     return Refuse(absl::InvalidArgumentError("the file is full; revoke keys that nobody uses"));
   KeyRecord record = flags.record;
-  if (record.id.empty()) record.id = RandomId();
+  if (record.id.empty()) record.id = "key-" + gateway::RandomHex(6);
   if (record.domain.empty()) record.domain = record.tenant;
   record.created = std::time(nullptr);
   std::string key = gateway::NewApiKey();
@@ -209,7 +206,8 @@ void AddKeysOptions(CLI::App& app, KeysFlags& flags) {
   revoke->add_option("id", flags.ids, "Names of the keys")->required();
 }
 
-int RunKeys(const CLI::App& app, const KeysFlags& flags) {
+int RunKeys(const CLI::App& app, KeysFlags flags) {
+  flags.file = Resolved(flags.file);
   const std::string command = app.get_subcommands().front()->get_name();
   if (command == "add") return Add(flags);
   return command == "list" ? List(flags) : Revoke(flags);

@@ -22,7 +22,7 @@ void AddKeysOptions(CLI::App& app, KeysFlags& flags);
 
 // Runs the one that was parsed. A file that changes is replaced as a whole, under a lock, so that a gateway never reads half
 // of one and two commands do not undo each other. Returns the exit status.
-int RunKeys(const CLI::App& app, const KeysFlags& flags);
+int RunKeys(const CLI::App& app, KeysFlags flags);
 
 }  // namespace cofferdam::cli
 

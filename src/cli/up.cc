@@ -1,7 +1,6 @@
 #include "cli/up.h"
 
 #include <sched.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,9 +14,12 @@
 #include "cli/embedded_model.h"
 #include "cli/supervisor.h"
 #include "gateway/key_file.h"
+#include "gateway/random_hex.h"
 
 namespace cofferdam::cli {
 namespace {
+
+constexpr size_t kSecretBytes = 32;
 
 // A folder for sockets that only this user can enter, gone with the object.
 class RunFolder {
@@ -52,13 +54,6 @@ std::vector<int> AllowedCores(int threads) {
   if (cores.empty()) cores.push_back(0);
   if (threads > 0 && static_cast<size_t>(threads) < cores.size()) cores.resize(static_cast<size_t>(threads));
   return cores;
-}
-
-std::string RandomSecret() {
-  unsigned char bytes[32];
-  char hex[2 * sizeof bytes + 1];
-  randombytes_buf(bytes, sizeof bytes);
-  return sodium_bin2hex(hex, sizeof hex, bytes, sizeof bytes);
 }
 
 void AddArgumentsOfDecode(const Flags& flags, const std::string& folder, std::vector<std::string>& arguments) {
@@ -153,8 +148,7 @@ absl::StatusOr<std::vector<std::string>> GatewayArguments(const Flags& flags, co
   auto options = GatewayOptionsOf(flags);
   if (!options.ok()) return options.status();
   // What the gateway would refuse is refused before anything is started.
-  options->decode_addresses = {"unix:decode"};
-  if (absl::Status status = CheckOptions(*options); !status.ok()) return status;
+  if (absl::Status status = CheckAccess(*options); !status.ok()) return status;
   if (!flags.keys.empty()) {
     if (const auto records = gateway::ReadKeyFile(flags.keys); !records.ok()) return records.status();
     arguments.insert(arguments.end(), {"--keys", flags.keys});
@@ -221,7 +215,7 @@ int RunUp(const Flags& flags) {
     log::error("{}", std::string(gateway.status().message()));
     return kExitRefused;
   }
-  const std::string secret = absl::StrCat("COFFERDAM_CLUSTER_SECRET=", RandomSecret());
+  const std::string secret = absl::StrCat("COFFERDAM_CLUSTER_SECRET=", gateway::RandomHex(kSecretBytes));
   std::vector<ChildSpec> children;
   for (const Worker& worker : WorkersOf(flags)) {
     children.push_back({.name = worker.role,

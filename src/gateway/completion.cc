@@ -1,9 +1,6 @@
 #include "gateway/completion.h"
 
-#include <sodium.h>
-
 #include <algorithm>
-#include <array>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/post.hpp>
 #include <iterator>
@@ -14,6 +11,7 @@
 #include "base/error.h"
 #include "base/faults.h"
 #include "base/log.h"
+#include "gateway/random_hex.h"
 #include "gateway/routes.h"
 
 namespace cofferdam::gateway {
@@ -23,13 +21,7 @@ namespace asio = boost::asio;
 
 constexpr size_t kWriteBytes = 16 << 10;  // events that are there together are written together
 
-std::string NewId(bool chat) {
-  std::array<unsigned char, 16> bytes{};
-  std::array<char, 33> hex{};
-  randombytes_buf(bytes.data(), bytes.size());
-  sodium_bin2hex(hex.data(), hex.size(), bytes.data(), bytes.size());
-  return absl::StrCat(chat ? "chatcmpl-" : "cmpl-", hex.data());
-}
+std::string NewId(bool chat) { return (chat ? "chatcmpl-" : "cmpl-") + RandomHex(16); }
 
 Completion::Outcome GoneOutcome() {
   Completion::Outcome outcome;

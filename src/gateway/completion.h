@@ -69,6 +69,7 @@ class Completion {
   ResponseWriter Writer() const;
   Usage UsageSoFar() const;
   std::string EchoText() const;
+  // Counts the tokens that came since the last call on the key.
   void Charge();
   // The headers of an answer with status 200 that depend on the request.
   HttpHeaders AnswerHeaders() const;

@@ -38,7 +38,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> AwaitRequest();
   boost::asio::awaitable<bool> ReadHead(HttpParser& parser);
   boost::asio::awaitable<bool> ReadBody(HttpParser& parser, const Route& route, const HttpRequest& request);
-  // Sends the answer and closes: part of the request was not read.
+  // Sends the answer and closes: part of the request was not read. Without a `request_id` it gets one.
   boost::asio::awaitable<void> ReplyAndClose(HttpReply reply, const std::string& route, std::string request_id = {});
   boost::asio::awaitable<bool> Dispatch(HttpRequest request, const Route& route, std::shared_ptr<const Grant> grant,
                                         Quota::Share share);

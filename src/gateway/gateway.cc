@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -65,10 +64,7 @@ absl::Status Listen(const GatewayOptions& options, tcp::acceptor& acceptor) {
 absl::StatusOr<std::optional<std::vector<KeyRecord>>> Keys(const GatewayOptions& options) {
   if (IsOpen(options)) return std::nullopt;
   if (!options.key_file.empty()) return ReadKeyFile(options.key_file);
-  std::vector<KeyRecord> records;
-  for (const std::string& key : std::set(options.api_keys.begin(), options.api_keys.end()))
-    records.push_back(RecordOfPlainKey(key));
-  return records;
+  return RecordsOfPlainKeys(options.api_keys);
 }
 
 absl::StatusOr<std::unique_ptr<Service>> MakeService(GatewayOptions options) {

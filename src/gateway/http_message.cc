@@ -1,11 +1,10 @@
 #include "gateway/http_message.h"
 
-#include <sodium.h>
-
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "gateway/random_hex.h"
 
 namespace cofferdam::gateway {
 namespace {
@@ -115,11 +114,7 @@ bool IsRequestId(std::string_view text) {
   });
 }
 
-std::string NewRequestId() {
-  uint64_t random = 0;
-  randombytes_buf(&random, sizeof random);
-  return absl::StrCat("req-", absl::Hex(random, absl::kZeroPad16));
-}
+std::string NewRequestId() { return "req-" + RandomHex(8); }
 
 std::string RenderReply(const HttpReply& reply, const Framing& framing) {
   std::string out = absl::StrCat(std::string(Version(framing)), " ", reply.status, " ", std::string(Phrase(reply.status)), "\r\n",

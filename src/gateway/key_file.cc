@@ -123,6 +123,12 @@ KeyRecord RecordOfPlainKey(std::string_view key) {
   return {.id = "key-" + domain.substr(0, 12), .hash = HashOfKey(key), .tenant = domain, .domain = domain};
 }
 
+std::vector<KeyRecord> RecordsOfPlainKeys(const std::vector<std::string>& keys) {
+  std::vector<KeyRecord> records;
+  for (const std::string& key : std::set(keys.begin(), keys.end())) records.push_back(RecordOfPlainKey(key));
+  return records;
+}
+
 absl::Status CheckKeyRecord(const KeyRecord& record) {
   const std::string rule = absl::StrCat("must have 1 to ", kMaxNameBytes, " characters, of letters, digits, '-', '_' and '.'");
   if (!IsName(record.id)) return Wrong("id", rule);

@@ -44,6 +44,8 @@ struct KeyRecord {
 
 // The record of a key that an operator wrote out: a tenant of its own, without limits.
 KeyRecord RecordOfPlainKey(std::string_view key);
+// Of each once, whatever the order and however often one is named.
+std::vector<KeyRecord> RecordsOfPlainKeys(const std::vector<std::string>& keys);
 
 // Errors: INVALID_ARGUMENT, saying what is wrong with which field.
 absl::Status CheckKeyRecord(const KeyRecord& record);

@@ -7,12 +7,6 @@
 namespace cofferdam::gateway {
 namespace {
 
-std::vector<KeyRecord> Plain(const std::vector<std::string>& keys) {
-  std::vector<KeyRecord> records;
-  for (const std::string& key : keys) records.push_back(RecordOfPlainKey(key));
-  return records;
-}
-
 TEST(KeyRing, WithoutKeysEverybodyIsOneDomain) {
   const KeyRing ring(std::nullopt);
   EXPECT_TRUE(ring.open());
@@ -28,18 +22,18 @@ TEST(KeyRing, AFileWithoutKeysLetsNobodyIn) {
 }
 
 TEST(KeyRing, AKeyIsADomainThatDoesNotShowIt) {
-  const KeyRing ring(Plain({"sk-one", "sk-two"}));
+  const KeyRing ring(RecordsOfPlainKeys({"sk-one", "sk-two"}));
   const auto one = ring.Find("Bearer sk-one");
   ASSERT_NE(one, nullptr);
   EXPECT_EQ(one->record.domain.size(), 32u);
   EXPECT_EQ(one->record.domain.find("one"), std::string::npos);
   EXPECT_NE(one->record.domain, ring.Find("Bearer sk-two")->record.domain);
   // The same in every process: prefix pages of a tenant outlive a gateway.
-  EXPECT_EQ(one->record.domain, KeyRing(Plain({"sk-one"})).Find("bearer  sk-one ")->record.domain);
+  EXPECT_EQ(one->record.domain, KeyRing(RecordsOfPlainKeys({"sk-one"})).Find("bearer  sk-one ")->record.domain);
 }
 
 TEST(KeyRing, OthersAreRefused) {
-  const KeyRing ring(Plain({"sk-one"}));
+  const KeyRing ring(RecordsOfPlainKeys({"sk-one"}));
   for (const char* header :
        {"", "Bearer", "Bearer ", "sk-one", "Basic sk-one", "Bearer sk-onf", "Bearer sk-on", "Bearer sk-one1"}) {
     EXPECT_EQ(ring.Find(header), nullptr) << header;
@@ -50,7 +44,7 @@ TEST(KeyRing, OthersAreRefused) {
 TEST(KeyRing, EveryOneOfManyKeysIsFound) {
   std::vector<std::string> keys;
   for (int i = 0; i < 5000; ++i) keys.push_back(absl::StrCat("key ", i));
-  const KeyRing ring(Plain(keys));
+  const KeyRing ring(RecordsOfPlainKeys(keys));
   for (const std::string& key : keys) {
     const auto grant = ring.Find("Bearer " + key);
     ASSERT_NE(grant, nullptr) << key;

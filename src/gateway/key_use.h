@@ -52,7 +52,8 @@ class KeyUse {
   std::atomic<bool> tokens_limited_;
 };
 
-// A started request's part of its key's concurrency, given back with the object.
+// A started request's part of its key's concurrency, given back with the object. Shares the KeyUse, which outlives a reload
+// of the key file that way. Not thread-safe.
 class KeyShare {
  public:
   KeyShare() = default;

@@ -29,11 +29,7 @@ class KeyWatchTest : public testing::Test {
     std::ofstream(path_ + ".new") << text;
     std::filesystem::rename(path_ + ".new", path_);
   }
-  static std::string FileOf(const std::vector<std::string>& keys) {
-    std::vector<KeyRecord> records;
-    for (const std::string& key : keys) records.push_back(RecordOfPlainKey(key));
-    return RenderKeyFile(records);
-  }
+  static std::string FileOf(const std::vector<std::string>& keys) { return RenderKeyFile(RecordsOfPlainKeys(keys)); }
   static bool Eventually(const std::function<bool()>& condition) {
     for (int i = 0; i < 3000 && !condition(); ++i) std::this_thread::sleep_for(10ms);
     return condition();

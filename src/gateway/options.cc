@@ -11,7 +11,12 @@ constexpr size_t kMaxKeyBytes = 512;
 constexpr size_t kMaxWorkers = 256;
 constexpr int kMaxThreads = 256;
 
-absl::Status CheckKeys(const GatewayOptions& options) {
+}  // namespace
+
+// Nothing but an IP address or this one name is ever listened on.
+bool IsLoopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+absl::Status CheckAccess(const GatewayOptions& options) {
   if (!options.key_file.empty() && !options.api_keys.empty()) {
     return absl::InvalidArgumentError(
         "keys come from a key file (--keys) or are given as they are (--api-key, --api-key-file), not both");
@@ -35,11 +40,6 @@ absl::Status CheckKeys(const GatewayOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-// Nothing but an IP address or this one name is ever listened on.
-bool IsLoopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
-
 absl::Status CheckOptions(const GatewayOptions& options) {
   if (options.decode_addresses.empty()) return absl::InvalidArgumentError("a gateway needs the address of a decode worker");
   if (options.decode_addresses.size() + options.prefill_addresses.size() > kMaxWorkers) {
@@ -53,7 +53,7 @@ absl::Status CheckOptions(const GatewayOptions& options) {
   if (options.threads < 1 || options.threads > kMaxThreads) {
     return absl::InvalidArgumentError(absl::StrCat("threads must be from 1 to ", kMaxThreads));
   }
-  if (absl::Status status = CheckKeys(options); !status.ok()) return status;
+  if (absl::Status status = CheckAccess(options); !status.ok()) return status;
   if (options.max_connections == 0 || options.max_in_flight == 0 || options.max_queue == 0 || options.max_body_bytes == 0 ||
       options.max_header_bytes == 0) {
     return absl::InvalidArgumentError("a limit of 0 would refuse every request");

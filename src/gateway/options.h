@@ -61,6 +61,9 @@ inline bool IsOpen(const GatewayOptions& options) { return options.key_file.empt
 // Whether only processes of this machine reach the address.
 bool IsLoopback(const std::string& host);
 
+// The part of CheckOptions that is about who is let in from where. Errors: INVALID_ARGUMENT, naming the option.
+absl::Status CheckAccess(const GatewayOptions& options);
+
 // Errors: INVALID_ARGUMENT, naming the option.
 absl::Status CheckOptions(const GatewayOptions& options);
 
