@@ -15,6 +15,7 @@ namespace {
 constexpr int kMaxMessageBytes = 64 << 20;  // a million tokens are at most 5 MiB
 constexpr int kStreamWindowBytes = 64 << 10;
 constexpr int kFailuresUntilUnroutable = 2;
+constexpr std::chrono::seconds kStartUp{5};  // until then it is no news that a worker is not there yet
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
@@ -181,11 +182,17 @@ void Workers::Judge() {
     fleet->problems.push_back(absl::StrCat(slot.worker->role_name(), " worker ", slot.worker->address(), " ", slot.problem));
   }
   fleet->ready = !fleet->routable.empty();
-  if (fleet_ != nullptr && fleet->problems != fleet_->problems) {
-    for (const std::string& problem : fleet->problems) log::warn("{}", problem);
-    if (fleet->problems.empty()) log::info("all workers are ready; context {} tokens", fleet->context_tokens);
-  }
+  Log(*fleet);
   fleet_ = std::move(fleet);
+}
+
+void Workers::Log(const Fleet& fleet) {
+  // While workers are starting nothing is wrong yet; what still is after that is said.
+  const bool starting = !logged_.has_value() && std::chrono::steady_clock::now() - created_ < kStartUp;
+  if (logged_ == fleet.problems || (starting && !fleet.problems.empty())) return;
+  for (const std::string& problem : fleet.problems) log::warn("{}", problem);
+  if (fleet.problems.empty()) log::info("all workers are ready; context {} tokens", fleet.context_tokens);
+  logged_ = fleet.problems;
 }
 
 std::shared_ptr<const Fleet> Workers::fleet() const {

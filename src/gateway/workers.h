@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -122,17 +123,21 @@ class Workers {
   bool PollOnce(size_t index);
   std::string ProblemOf(const Slot& slot) const CD_REQUIRES(mutex_);
   void Judge() CD_REQUIRES(mutex_);
+  // Says what has changed since it last said something.
+  void Log(const Fleet& fleet) CD_REQUIRES(mutex_);
 
   const std::string model_hash_;
   const std::chrono::milliseconds interval_;
   const std::chrono::milliseconds timeout_;
   const std::chrono::milliseconds silence_;
+  const std::chrono::steady_clock::time_point created_ = std::chrono::steady_clock::now();
   mutable Mutex mutex_;
   CondVar stopped_;
   bool stop_ CD_GUARDED_BY(mutex_) = false;
   std::vector<Slot> slots_ CD_GUARDED_BY(mutex_);
   std::vector<grpc::ClientContext*> polls_ CD_GUARDED_BY(mutex_);  // in progress, to be cancelled by Stop
   std::shared_ptr<const Fleet> fleet_ CD_GUARDED_BY(mutex_);
+  std::optional<std::vector<std::string>> logged_ CD_GUARDED_BY(mutex_);  // the problems that the log tells of; none: nothing yet
   std::atomic<size_t> turn_{0};
   std::vector<std::thread> threads_;
 };

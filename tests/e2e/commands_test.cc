@@ -277,6 +277,16 @@ TEST(Commands, AKeyFileWithoutAKeyIsRefused) {
   std::filesystem::remove(path);
 }
 
+// A newcomer who reads a warning at the first start looks for what is wrong.
+TEST(Commands, AHealthyStartWarnsOfNoWorker) {
+  Cluster cluster({});
+  ASSERT_TRUE(cluster.Start());
+  EXPECT_TRUE(Eventually([&] { return cluster.log().find("all workers are ready") != std::string::npos; }));
+  for (const char* alarm : {"does not answer", "is not ready", "has no prefill worker"}) {
+    EXPECT_EQ(cluster.log().find(alarm), std::string::npos) << cluster.log();
+  }
+}
+
 // Without keys nobody but this machine's users gets in, unless whoever starts the server says so.
 TEST(Commands, AnAddressThatOthersReachNeedsKeys) {
   ExpectRefused({"up", "--port", "0", "--host", "0.0.0.0"}, {"0.0.0.0", "cofferdam keys add", "--allow-anyone"});
