@@ -185,7 +185,14 @@ Choices::Plan Completion::PlanOfChoices() const {
   return plan;
 }
 
+void Completion::GiveBack() {
+  in_flight_.Release();
+  queued_.Release();
+  key_share_ = KeyShare();
+}
+
 asio::awaitable<Completion::Outcome> Completion::Reply(HttpReply reply) {
+  GiveBack();
   const int status = reply.status;
   const std::string bytes = RenderReply(reply, framing_);
   const bool sent = co_await client_.Write(bytes);
@@ -262,6 +269,7 @@ asio::awaitable<Completion::Outcome> Completion::Stream() {
     bytes = RenderChunk(out, framing_);
   }
   bytes += RenderLastChunk(framing_);
+  GiveBack();
   const bool all_sent = co_await client_.Write(bytes);
   if (failed) service_.metrics.CountRejection(error_code_);
   // The status line has been sent; after an error the end of the connection says that this was not all.

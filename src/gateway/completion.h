@@ -56,6 +56,8 @@ class Completion {
   // How long the answer may be. Errors: 400 context_length_exceeded.
   std::optional<ApiError> JudgeLength(const Fleet& fleet);
   Choices::Plan PlanOfChoices() const;
+  // Before the last bytes are written: whoever has read an answer to its end may ask for the next.
+  void GiveBack();
   boost::asio::awaitable<Outcome> Reply(HttpReply reply);
   boost::asio::awaitable<Outcome> ReplyError(ApiError error);
   boost::asio::awaitable<Outcome> Whole();

@@ -192,6 +192,23 @@ TEST_F(KeysTest, AnswersAtATimeAreLimitedAndGivenBackWhenTheClientGoes) {
   EXPECT_EQ(CompleteAs("a-1", {{"prompt", "x"}, {"n", 2}}).status, 200);
 }
 
+TEST_F(KeysTest, AnAnswerThatIsMadeHoldsNoneOfTheLimitsHoweverSlowlyItIsRead) {
+  KeyRecord record = Record("a-1", "acme");
+  record.limits.concurrency = 1;
+  Write({record});
+  options_.max_queue = 1;
+  options_.write_timeout = 10min;
+  worker().ChangeInfo([](v1::WorkerInfo& info) { info.set_context_tokens(2'000'000); });
+  Start();
+  RawClient slow(port(), 4096);
+  // The answer repeats a prompt that no buffer of a socket holds.
+  const std::vector<TokenId> prompt(1'000'000, 15043);
+  slow.Send(Post("/v1/completions", Json{{"prompt", prompt}, {"echo", true}, {"max_tokens", 1}}.dump(), Header("a-1")));
+  ASSERT_TRUE(Eventually([this] { return worker().calls == 1; }, 60000ms));
+  EXPECT_TRUE(Eventually([this] { return CompleteAs("a-1", body_).status == 200; }));
+  EXPECT_EQ(slow.Read().status, 200) << "which was not read until now";
+}
+
 TEST_F(KeysTest, TheContextOfAKeyIsJudgedBeforeAnyWorkerSeesTheRequest) {
   KeyRecord record = Record("a-1", "acme");
   record.limits.context_tokens = 40;
