@@ -63,8 +63,10 @@ def json_body():
                        '"logit_bias":{"5":-100,"7":1e-3},"top_k":-1,"min_p":0.1,"repetition_penalty":1.1,"presence_penalty":-2,'
                        '"frequency_penalty":2,"priority":60,"cache_salt":"s","user":"u","ignore_eos":true}',
         "completion": completion + '{"prompt":"Once","max_tokens":5,"echo":true,"stop":"\\n","stop_token_ids":[1,2],"seed":7}',
-        "completion-tokens": completion + '{"prompt":[[1,2,3]],"temperature":0,"logprobs":false,"tools":[],"tool_choice":"none",'
-                             '"response_format":{"type":"text"},"min_tokens":0,"suffix":""}',
+        "completion-tokens": completion + '{"prompt":[[1,2,3]],"temperature":0,"logprobs":5,"tools":[],"tool_choice":"none",'
+                             '"response_format":{"type":"text"},"min_tokens":2,"suffix":""}',
+        "chat-logprobs": chat + '{"messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":20,"min_tokens":3,'
+                         '"max_tokens":4,"prompt_logprobs":null}',
         "completion-one-string": completion + '{"prompt":["a"],"top_p":1e-60}',
         "unsupported": chat + '{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}],"guided_json":{}}',
         "tokenize": other + '{"prompt":"Hello","add_special_tokens":false,"tokens":[1,2,999]}',

@@ -45,6 +45,10 @@ absl::Status Engine::Judge(const SequenceSpec& spec) const {
   }
   if (spec.sampling.has_value()) {
     if (spec.max_output == 0) return absl::InvalidArgumentError("max_tokens must be at least 1");
+    if (spec.top_logprobs > model::kMaxTopLogprobs) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("top_logprobs is ", spec.top_logprobs, "; at most ", model::kMaxTopLogprobs, " are given"));
+    }
     if (auto sampler = model::Sampler::Create(*spec.sampling, executor_.vocabulary()); !sampler.ok()) {
       return sampler.status();
     }

@@ -50,6 +50,9 @@ struct SequenceSpec {
   uint32_t max_output = 0;
   std::optional<model::SamplingParams> sampling{};
   std::vector<TokenId> stop_tokens{};
+  // No stop token is chosen before the answer, with `resumed_tokens`, has so many tokens.
+  uint32_t min_output = 0;
+  uint32_t top_logprobs = 0;  // each token comes with so many of the most likely ones, kMaxTopLogprobs at most
   // Who goes first in a step, and who is preempted last: those of the lowest. Equals stand as they came.
   uint64_t order = 0;
 };
@@ -61,6 +64,7 @@ struct TokenEvent {
   uint32_t index = 0;  // counts from the end of the original prompt
   TokenId token = 0;
   float logprob = 0;
+  std::vector<model::TokenLogprob> top{};  // as many as were asked for, the likeliest first
 };
 struct FinishedEvent {
   SequenceId sequence;

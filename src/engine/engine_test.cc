@@ -24,6 +24,49 @@ TEST_F(EngineTest, I13_ABatchChangesNoAnswer) {
   for (unsigned i = 0; i < 8; ++i) EXPECT_EQ(tokens_[ids[i]], alone[i]) << i;
 }
 
+TEST_F(EngineTest, TheMostLikelyTokensComeWithEachToken) {
+  SequenceSpec spec = Spec(Prompt(1, 20), 8);
+  spec.top_logprobs = 3;
+  const SequenceId id = Start(spec);
+  engine_->Run(id);
+  int seen = 0;
+  while (engine_->HasWork()) {
+    std::vector<Event> events;
+    engine_->Step(events);
+    for (const Event& event : events) {
+      const auto* token = std::get_if<TokenEvent>(&event);
+      if (token == nullptr) continue;
+      ++seen;
+      ASSERT_EQ(token->top.size(), 3u);
+      EXPECT_EQ(token->top[0].token, token->token);  // greedy
+      EXPECT_EQ(token->top[0].logprob, token->logprob);
+      EXPECT_GE(token->top[1].logprob, token->top[2].logprob);
+    }
+  }
+  EXPECT_EQ(seen, 8);
+  spec.top_logprobs = model::kMaxTopLogprobs + 1;
+  EXPECT_EQ(engine_->CheckSpec(spec).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, AnAnswerThatMustBeLongerHasNoStopTokenBefore) {
+  const std::vector<TokenId> free = Generate(Spec(Prompt(1, 20), 12));
+  SequenceSpec spec = Spec(Prompt(1, 20), 12);
+  spec.stop_tokens = {free[2]};
+  const std::vector<TokenId> stopped = Generate(spec);
+  EXPECT_LE(stopped.size(), 3u);
+  EXPECT_EQ(stopped.back(), free[2]);
+  spec.min_output = 6;
+  const std::vector<TokenId> longer = Generate(spec);
+  ASSERT_GE(longer.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) EXPECT_NE(longer[i], free[2]) << i;
+  // What was generated before, elsewhere, counts.
+  SequenceSpec resumed = spec;
+  resumed.tokens.insert(resumed.tokens.end(), longer.begin(), longer.begin() + 4);
+  resumed.resumed_tokens = 4;
+  resumed.max_output = 8;
+  EXPECT_EQ(Generate(resumed), std::vector<TokenId>(longer.begin() + 4, longer.end()));
+}
+
 TEST_F(EngineTest, I13_AdoptedPagesGiveTheSameAnswerAsComputedOnes) {
   const std::vector<TokenId> prompt = Prompt(5, 70);
   const std::vector<TokenId> expected = Generate(Spec(prompt, 24));

@@ -145,15 +145,20 @@ void Engine::SealFullPages(Sequence& sequence, std::vector<Event>& events) {
 void Engine::Sample(Sequence& sequence, const float* logits, std::vector<Event>& events) {
   const std::span<const float> row(logits, executor_.vocabulary());
   const uint32_t index = sequence.spec.resumed_tokens + sequence.generated;
+  const std::vector<TokenId>& stops = sequence.spec.stop_tokens;
+  const bool may_stop = index >= sequence.spec.min_output;
   float logprob = 0;
-  const TokenId token = sequence.sampler->Sample(row, index, &logprob);
+  const TokenId token = sequence.sampler->Sample(row, index, &logprob, may_stop ? std::span<const TokenId>() : stops);
   sequence.sampler->Accept(token);
   sequence.tokens.push_back(token);
   ++sequence.generated;
   ++counters_.generated_tokens;
-  events.push_back(TokenEvent{.sequence = sequence.id, .index = index, .token = token, .logprob = logprob});
-  const std::vector<TokenId>& stops = sequence.spec.stop_tokens;
-  const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
+  events.push_back(TokenEvent{.sequence = sequence.id,
+                              .index = index,
+                              .token = token,
+                              .logprob = logprob,
+                              .top = model::TopLogprobs(row, sequence.spec.top_logprobs)});
+  const bool stopped = may_stop && std::find(stops.begin(), stops.end(), token) != stops.end();
   if (!stopped && sequence.generated < sequence.spec.max_output) return;
 #ifdef COFFERDAM_FAULTS
   if (FaultIsOn(Fault::kFinishedRowComputes)) AddLateRow(sequence);

@@ -3,6 +3,7 @@
 #include <sodium.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +12,7 @@
 namespace cofferdam::gateway {
 
 Choices::Choices(Service& service, const boost::asio::any_io_executor& strand, Plan plan)
-    : service_(service), strand_(strand), plan_(std::move(plan)), wake_(strand) {
+    : service_(service), strand_(strand), plan_(std::move(plan)), min_tokens_(plan_.request.min_tokens()), wake_(strand) {
   CD_CHECK(plan_.count > 0, "a request has a choice");
   // One choice, what most requests ask for, costs no copy of the prompt.
   v1::GenerateRequest first = plan_.count == 1 ? std::move(plan_.request) : plan_.request;
@@ -82,7 +83,7 @@ Choices::Step Choices::Take(size_t index, Generation::Event event) {
       step.kind = Step::Kind::kAccepted;
       break;
     case Generation::Kind::kToken:
-      TakeToken(choice, event.token, step);
+      TakeToken(choice, std::move(event.token), step);
       break;
     case Generation::Kind::kFinished:
       step.text = choice.output.Finish();
@@ -100,11 +101,18 @@ Choices::Step Choices::Take(size_t index, Generation::Event event) {
   return step;
 }
 
-void Choices::TakeToken(Choice& choice, TokenId token, Step& step) {
+void Choices::TakeToken(Choice& choice, TokenLogprobs token, Step& step) {
   step.kind = Step::Kind::kText;
   ++generated_;
   // The token that ends the generation is no text.
-  if (!plan_.stop_tokens.contains(token)) step.text = choice.output.Push(token);
+  if (plan_.stop_tokens.contains(token.token)) return;
+  const uint64_t offset = choice.output.characters();
+  const bool may_stop = choice.generation.tokens().size() > min_tokens_;
+  step.text = may_stop ? choice.output.Push(token.token) : choice.output.PushUnstoppable(token.token);
+  if (plan_.logprobs) {
+    choice.logprobs.Push(std::move(token), offset, choice.output.end());
+    step.logprobs = choice.logprobs.TakeShown(choice.output.shown());
+  }
   if (!choice.output.stopped()) return;
   choice.generation.Cancel();
   End(choice, "stop", step);
@@ -112,6 +120,7 @@ void Choices::TakeToken(Choice& choice, TokenId token, Step& step) {
 
 void Choices::End(Choice& choice, const char* reason, Step& step) {
   step.kind = Step::Kind::kOver;
+  std::ranges::move(choice.logprobs.TakeLast(choice.output.shown()), std::back_inserter(step.logprobs));
   choice.finish_reason = reason;
   ++over_;
   CD_CHECK(over_ <= plan_.count, "a choice ends once");

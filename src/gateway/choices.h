@@ -12,6 +12,7 @@
 
 #include "gateway/api_error.h"
 #include "gateway/generation.h"
+#include "gateway/logprobs.h"
 #include "gateway/output_text.h"
 #include "gateway/service.h"
 #include "gateway/verified_pages.h"
@@ -31,15 +32,17 @@ class Choices {
     std::unordered_set<TokenId> stop_tokens;  // these end a choice and are no text
     std::vector<std::string> stops;
     uint32_t count = 1;
-    bool seeded = false;  // choice i has the seed of the first plus i; else each draws its own
+    bool logprobs = false;  // steps carry them
+    bool seeded = false;    // choice i has the seed of the first plus i; else each draws its own
   };
   // What one event of one choice adds to the answer.
   struct Step {
     enum class Kind { kAccepted, kText, kOver, kFailed, kGone };
     Kind kind = Kind::kGone;
     size_t choice = 0;
-    std::string text;  // kText and kOver; may be empty
-    ApiError error;    // kFailed
+    std::string text;                           // kText and kOver; may be empty
+    std::vector<LogprobQueue::Entry> logprobs;  // of the tokens whose text ends in `text`
+    ApiError error;                             // kFailed
   };
 
   // `service` must outlive this.
@@ -69,6 +72,7 @@ class Choices {
         : generation(service, std::move(setting), std::move(request)), output(*service.tokenizer, std::move(stops)) {}
     Generation generation;
     OutputText output;
+    LogprobQueue logprobs;
     std::string finish_reason;
     bool over() const { return !finish_reason.empty(); }
   };
@@ -76,13 +80,14 @@ class Choices {
   void StartOthers();
   v1::GenerateRequest RequestOf(uint32_t choice) const;  // but the first
   Step Take(size_t index, Generation::Event event);
-  void TakeToken(Choice& choice, TokenId token, Step& step);
+  void TakeToken(Choice& choice, TokenLogprobs token, Step& step);
   void End(Choice& choice, const char* reason, Step& step);
   std::chrono::steady_clock::duration LongestSleep() const;
 
   Service& service_;
   const boost::asio::any_io_executor strand_;
   Plan plan_;
+  const size_t min_tokens_;
   Wake wake_;                   // any choice's; before the choices, which point to it
   std::deque<Choice> choices_;  // they do not move: calls point into them
   size_t turn_ = 0;             // who is asked first

@@ -19,6 +19,9 @@ namespace {
 
 namespace asio = boost::asio;
 
+constexpr size_t kMaxLogprobBytes = 16 << 20;  // of an answer that is not streamed, and so held until its end
+const char* const kTooManyLogprobs =
+    "The log probabilities of this answer are over 16 MiB. Set 'stream' to true, or ask for fewer, or for a shorter answer.";
 constexpr size_t kWriteBytes = 16 << 10;  // events that are there together are written together
 
 std::string NewId(bool chat) { return (chat ? "chatcmpl-" : "cmpl-") + RandomHex(16); }
@@ -159,6 +162,11 @@ std::optional<ApiError> Completion::JudgeLength(const Fleet& fleet) {
   if (output > left && !FaultIsOn(Fault::kContextNotJudged))
     return FromStatus(ContextLengthExceeded(fleet.context_role, prompt_.size(), output, limit));
   max_tokens_ = static_cast<uint32_t>(std::min<uint64_t>(output, UINT32_MAX));
+  if (request_.min_tokens > max_tokens_) {
+    return InvalidRequest(absl::StrCat("'min_tokens' is ", request_.min_tokens, ", but after this prompt there is room for ",
+                                       max_tokens_, " tokens."),
+                          "min_tokens");
+  }
   return std::nullopt;
 }
 
@@ -167,11 +175,14 @@ Choices::Plan Completion::PlanOfChoices() const {
   plan.count = request_.choices;
   plan.seeded = request_.seeded;
   plan.stops = request_.stop;
+  plan.logprobs = request_.logprobs;
   v1::GenerateRequest& request = plan.request;
   request.set_request_id(id_);
   request.set_domain(grant_->record.domain);
   request.mutable_tokens()->Add(prompt_.begin(), prompt_.end());
   request.set_max_tokens(max_tokens_);
+  request.set_min_tokens(request_.min_tokens);
+  request.set_top_logprobs(request_.top_logprobs);
   request.set_priority(std::min(kMaxPriority, request_.priority + grant_->record.priority));
   request.set_cache_salt(request_.cache_salt);
   *request.mutable_sampling() = request_.sampling;
@@ -228,14 +239,26 @@ void Completion::Note(const Step& step) {
 asio::awaitable<Completion::Outcome> Completion::Whole() {
   std::vector<ResponseWriter::WholeChoice> answers(request_.choices);
   for (ResponseWriter::WholeChoice& answer : answers) answer.text = EchoText();
+  std::vector<LogprobsJson> logprobs(request_.choices, LogprobsJson(*service_.tokenizer, chat_));
+  size_t logprob_bytes = 0;
   while (!choices_->all_over()) {
     Step step = co_await choices_->Next();
     Note(step);
     if (step.kind == Step::Kind::kGone) co_return GoneOutcome();
     if (step.kind == Step::Kind::kFailed) co_return co_await ReplyError(std::move(step.error));
     answers.at(step.choice).text += step.text;
+    const size_t before = logprobs[step.choice].bytes();
+    logprobs[step.choice].Add(step.logprobs);
+    logprob_bytes += logprobs[step.choice].bytes() - before;
+    if (logprob_bytes > kMaxLogprobBytes) {
+      choices_->Cancel();
+      co_return co_await ReplyError(InvalidRequest(kTooManyLogprobs, "logprobs"));
+    }
   }
-  for (size_t i = 0; i < answers.size(); ++i) answers[i].reason = choices_->finish_reason(i);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    answers[i].reason = choices_->finish_reason(i);
+    if (request_.logprobs) answers[i].logprobs = logprobs[i].Json();
+  }
   HttpReply reply = JsonReply(Writer().Whole(answers, UsageSoFar()));
   reply.headers = AnswerHeaders();
   co_return co_await Reply(std::move(reply));
@@ -288,7 +311,13 @@ std::string Completion::FirstEvents(const ResponseWriter& writer) const {
 }
 
 void Completion::Render(const ResponseWriter& writer, const Step& step, std::string& out) const {
-  if (!step.text.empty()) out += writer.TextChunk(step.choice, step.text);
+  if (!step.logprobs.empty()) {
+    LogprobsJson logprobs(*service_.tokenizer, chat_);
+    logprobs.Add(step.logprobs);
+    out += writer.TextChunk(step.choice, step.text, logprobs.Json());
+  } else if (!step.text.empty()) {
+    out += writer.TextChunk(step.choice, step.text);
+  }
   if (step.kind == Step::Kind::kFailed) out += ResponseWriter::ErrorEvent(step.error);
   if (step.kind != Step::Kind::kOver) return;
   out += writer.FinishChunk(step.choice, choices_->finish_reason(step.choice));

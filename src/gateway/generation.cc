@@ -17,6 +17,8 @@ constexpr std::chrono::milliseconds kFirstBackOff{50};
 
 ApiError Integrity(std::string message) { return HttpError(500, std::move(message), std::string(error_code::kIntegrity)); }
 
+ApiError Incomplete() { return HttpError(500, "A worker's answer is incomplete.", "incomplete_answer"); }
+
 }  // namespace
 
 Generation::Generation(Service& service, Setting setting, v1::GenerateRequest request)
@@ -149,11 +151,23 @@ std::optional<Generation::Event> Generation::OnToken(const v1::Token& token) {
     return std::nullopt;
   }
   if (!service_.tokenizer->IsToken(token.token())) return Fail(Integrity("A worker sent a token outside of the vocabulary."));
-  received_.push_back(token.token());
   Event event;
   event.kind = Kind::kToken;
-  event.token = token.token();
+  event.token = {.token = token.token(), .logprob = token.logprob()};
+  if (!TakeTop(token, event.token)) return Fail(Incomplete());
+  received_.push_back(token.token());
   return event;
+}
+
+// A vocabulary that is smaller than what was asked for gives all that it has.
+bool Generation::TakeTop(const v1::Token& token, TokenLogprobs& taken) const {
+  const auto wanted = std::min(static_cast<int>(request_.top_logprobs()), service_.tokenizer->vocabulary_size());
+  if (token.top_tokens_size() < wanted || token.top_logprobs_size() < wanted) return false;
+  for (int i = 0; i < wanted; ++i) {
+    if (!service_.tokenizer->IsToken(token.top_tokens(i))) return false;
+    taken.top.emplace_back(token.top_tokens(i), token.top_logprobs(i));
+  }
+  return true;
 }
 
 std::optional<Generation::Event> Generation::OnFinished(const v1::Finished& finished) {
@@ -162,7 +176,7 @@ std::optional<Generation::Event> Generation::OnFinished(const v1::Finished& fini
   if (!attempt_accepted_ || finished.generated_tokens() != arrived || finished.reason() == v1::Finished::UNKNOWN) {
     log::error("request {} attempt {}: finished after {} tokens, of which {} came", request_.request_id(), attempt_.counter(),
                finished.generated_tokens(), arrived);
-    return Fail(HttpError(500, "A worker's answer is incomplete.", "incomplete_answer"));
+    return Fail(Incomplete());
   }
   verified_.AddChecks(finished);
   Event event;
@@ -177,7 +191,7 @@ std::optional<Generation::Event> Generation::FinishedByItself() const {
   Event event;
   event.kind = Kind::kFinished;
   const auto& stops = request_.stop_tokens();
-  if (std::find(stops.begin(), stops.end(), received_.back()) != stops.end()) {
+  if (received_.size() > request_.min_tokens() && std::find(stops.begin(), stops.end(), received_.back()) != stops.end()) {
     event.reason = v1::Finished::STOP;
     return event;
   }

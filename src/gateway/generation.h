@@ -10,6 +10,7 @@
 
 #include "gateway/api_error.h"
 #include "gateway/generate_call.h"
+#include "gateway/logprobs.h"
 #include "gateway/service.h"
 #include "gateway/verified_pages.h"
 #include "gateway/wake.h"
@@ -27,7 +28,7 @@ class Generation {
   enum class Kind { kAccepted, kToken, kFinished, kFailed, kCancelled };
   struct Event {
     Kind kind = Kind::kFailed;
-    TokenId token = 0;                                    // kToken
+    TokenLogprobs token;                                  // kToken
     v1::Finished::Reason reason = v1::Finished::UNKNOWN;  // kFinished
     ApiError error;                                       // kFailed
   };
@@ -66,6 +67,8 @@ class Generation {
   std::optional<Event> Handle(const v1::GenerateEvent& event);
   std::optional<Event> OnAccepted(const v1::Accepted& accepted);
   std::optional<Event> OnToken(const v1::Token& token);
+  // False: those that were asked for are not all there.
+  bool TakeTop(const v1::Token& token, TokenLogprobs& taken) const;
   std::optional<Event> OnFinished(const v1::Finished& finished);
   // The stream is over without Finished. None when a retry was scheduled.
   std::optional<Event> OnFailure(grpc::Status status);

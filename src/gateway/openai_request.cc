@@ -168,13 +168,35 @@ void ReadMaxTokens(Fields& fields, CompletionRequest& request) {
   if (!given.has_value() && !request.chat) request.max_tokens = 16;
 }
 
+void ReadMinTokens(Fields& fields, CompletionRequest& request) {
+  request.min_tokens = static_cast<uint32_t>(fields.Integer("min_tokens", {0, kMaxTokens}).value_or(0));
+  if (request.max_tokens.has_value() && request.min_tokens > *request.max_tokens) {
+    fields.Fail("min_tokens", absl::StrCat("is ", request.min_tokens, ", more than 'max_tokens', which is ", *request.max_tokens));
+  }
+}
+
+// A chat says whether and how many; a text completion says how many, and 0 means only those of the answer's own tokens.
+void ReadLogprobs(Fields& fields, CompletionRequest& request) {
+  const Json* top = fields.Find("top_logprobs");
+  if (request.chat) {
+    request.logprobs = fields.Bool("logprobs", false);
+    request.top_logprobs = static_cast<uint32_t>(fields.Integer("top_logprobs", {0, kMaxTopLogprobs}).value_or(0));
+    if (request.top_logprobs > 0 && !request.logprobs)
+      fields.Fail("top_logprobs", "is allowed only together with 'logprobs': true");
+    return;
+  }
+  if (top != nullptr) fields.Fail("top_logprobs", "is a field of chats; here 'logprobs' says how many");
+  const Json* count = fields.Find("logprobs");
+  if (count == nullptr || *count == false) return;
+  request.logprobs = true;
+  request.top_logprobs = static_cast<uint32_t>(fields.Integer("logprobs", {0, kMaxTopLogprobs}).value_or(0));
+  if (request.echo) fields.Fail("logprobs", "together with 'echo' is not supported: those of prompts are not returned");
+}
+
 // What would change the answer and is not done is refused: an answer that ignores it would look right and be wrong.
 void RefuseUnsupported(Fields& fields) {
-  for (const char* name : {"logprobs", "top_logprobs", "prompt_logprobs"}) {
-    const Json* value = fields.Find(name);
-    if (value != nullptr && !(value->is_boolean() && !value->get<bool>())) {
-      fields.Fail(name, "is not supported yet: log probabilities are not returned");
-    }
+  if (const Json* value = fields.Find("prompt_logprobs"); value != nullptr && *value != false) {
+    fields.Fail("prompt_logprobs", "is not supported: the log probabilities of prompts are not returned");
   }
   for (const char* name : {"tools", "functions", "grammar", "guided_json", "guided_regex", "guided_grammar", "guided_choice",
                            "structured_outputs", "chat_template"}) {
@@ -184,7 +206,6 @@ void RefuseUnsupported(Fields& fields) {
   for (const char* name : {"use_beam_search", "continue_final_message"}) {
     if (fields.Bool(name, false)) fields.Fail(name, "is not supported yet");
   }
-  if (fields.Integer("min_tokens", {0, kMaxTokens}).value_or(0) != 0) fields.Fail("min_tokens", "is not supported yet");
   if (const Json* choice = fields.Find("tool_choice"); choice != nullptr && *choice != "none" && *choice != "auto") {
     fields.Fail("tool_choice", "is not supported yet, except 'none' and 'auto'");
   }
@@ -255,6 +276,8 @@ std::variant<CompletionRequest, ApiError> ParseCompletion(const Json& body, bool
     request.echo = fields.Bool("echo", false);
   }
   ReadMaxTokens(fields, request);
+  ReadMinTokens(fields, request);
+  ReadLogprobs(fields, request);
   ReadStop(fields, request);
   ReadSampling(fields, vocabulary, request);
   ReadChoices(fields, request);

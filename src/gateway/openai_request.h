@@ -29,6 +29,9 @@ struct CompletionRequest {
   uint32_t choices = 1;  // `n`
   bool seeded = false;   // by the client; else sampling has a seed that was drawn
   bool echo = false;
+  bool logprobs = false;
+  uint32_t top_logprobs = 0;
+  uint32_t min_tokens = 0;
   bool stream = false;
   bool include_usage = false;
   uint32_t priority = 0;   // served as one that came so many seconds later

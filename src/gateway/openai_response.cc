@@ -50,10 +50,10 @@ std::string ResponseWriter::FirstChunk(size_t choice) const {
                "null");
 }
 
-std::string ResponseWriter::TextChunk(size_t choice, std::string_view text) const {
+std::string ResponseWriter::TextChunk(size_t choice, std::string_view text, std::string_view logprobs) const {
   const std::string content = JsonString(text);
   return Chunk(absl::StrCat("[{\"index\":", choice, header_.chat ? ",\"delta\":{\"content\":" : ",\"text\":", content,
-                            header_.chat ? "}" : "", ",\"logprobs\":null,\"finish_reason\":null}]"),
+                            header_.chat ? "}" : "", ",\"logprobs\":", std::string(logprobs), ",\"finish_reason\":null}]"),
                "null");
 }
 
@@ -77,7 +77,7 @@ std::string ResponseWriter::Whole(std::span<const WholeChoice> choices, const Us
     } else {
       absl::StrAppend(&list, ",\"text\":", content);
     }
-    absl::StrAppend(&list, ",\"logprobs\":null,\"finish_reason\":", JsonString(choices[i].reason), "}");
+    absl::StrAppend(&list, ",\"logprobs\":", choices[i].logprobs, ",\"finish_reason\":", JsonString(choices[i].reason), "}");
   }
   return absl::StrCat(whole_start_, "[", list, "],\"usage\":", UsageJson(usage), "}");
 }

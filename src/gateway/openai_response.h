@@ -36,11 +36,13 @@ class ResponseWriter {
   struct WholeChoice {
     std::string text;
     std::string reason;
+    std::string logprobs = "null";  // JSON
   };
 
   // Events of a stream, each "data: ...\n\n".
   std::string FirstChunk(size_t choice) const;  // the role, in a chat; empty otherwise
-  std::string TextChunk(size_t choice, std::string_view text) const;
+  // `logprobs`: JSON.
+  std::string TextChunk(size_t choice, std::string_view text, std::string_view logprobs = "null") const;
   std::string FinishChunk(size_t choice, std::string_view reason) const;
   std::string UsageChunk(const Usage& usage) const;
   static std::string ErrorEvent(const ApiError& error);

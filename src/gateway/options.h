@@ -12,7 +12,8 @@
 
 namespace cofferdam::gateway {
 
-inline constexpr uint32_t kMaxPriority = 60;  // of a request, what workers take
+inline constexpr uint32_t kMaxPriority = 60;     // of a request, what workers take
+inline constexpr uint32_t kMaxTopLogprobs = 20;  // the same
 
 struct GatewayOptions {
   std::string host = "127.0.0.1";

@@ -58,6 +58,10 @@ double Uniform(uint64_t seed, uint64_t position) {
   return static_cast<double>(XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed) >> 11) * 0x1.0p-53;
 }
 
+constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+
+float Real(float logit) { return std::isnan(logit) ? kImpossible : logit; }
+
 TokenId ArgMax(const std::vector<llama_token_data>& candidates) {
   const llama_token_data* best = &candidates.front();
   for (const llama_token_data& candidate : candidates) {
@@ -66,12 +70,30 @@ TokenId ArgMax(const std::vector<llama_token_data>& candidates) {
   return best->id;
 }
 
+// From logits to the natural logarithms of their softmax.
+class Normaliser {
+ public:
+  explicit Normaliser(std::span<const float> logits) {
+    for (const float logit : logits) top_ = std::max(top_, logit);
+    double sum = 0;
+    for (const float logit : logits) {
+      if (!std::isnan(logit)) sum += std::exp(static_cast<double>(logit) - static_cast<double>(top_));
+    }
+    log_sum_ = std::log(sum);
+  }
+  float Of(float logit) const { return static_cast<float>(static_cast<double>(logit) - static_cast<double>(top_) - log_sum_); }
+
+ private:
+  float top_ = kImpossible;
+  double log_sum_ = 0;
+};
+
 }  // namespace
 
 struct Sampler::State {
   State(SamplingParams p, uint32_t v) : params(std::move(p)), vocabulary(v), candidates(v) {}
 
-  void Fill(std::span<const float> logits);
+  void Fill(std::span<const float> logits, std::span<const TokenId> banned);
   void Penalise();
   TokenId Draw(llama_token_data_array& kept, uint64_t position) const;
 
@@ -83,12 +105,14 @@ struct Sampler::State {
   std::vector<llama_token_data> candidates;
 };
 
-void Sampler::State::Fill(std::span<const float> logits) {
+void Sampler::State::Fill(std::span<const float> logits, std::span<const TokenId> banned) {
   for (size_t i = 0; i < logits.size(); ++i) {
-    const float logit = std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : logits[i];
-    candidates[i] = {.id = static_cast<llama_token>(i), .logit = logit, .p = 0.0f};
+    candidates[i] = {.id = static_cast<llama_token>(i), .logit = Real(logits[i]), .p = 0.0f};
   }
   for (const auto& [token, bias] : params.logit_bias) candidates[static_cast<size_t>(token)].logit += bias;
+  for (const TokenId token : banned) {
+    if (token >= 0 && static_cast<uint32_t>(token) < vocabulary) candidates[static_cast<size_t>(token)].logit = kImpossible;
+  }
 }
 
 // As llama.cpp's penalties sampler, but over the few tokens that were accepted instead of the whole vocabulary.
@@ -105,7 +129,7 @@ void Sampler::State::Penalise() {
 TokenId Sampler::State::Draw(llama_token_data_array& kept, uint64_t position) const {
   const std::span<llama_token_data> left(kept.data, kept.size);
   if (left.size() < candidates.size()) std::ranges::sort(left, {}, &llama_token_data::id);
-  float top = -std::numeric_limits<float>::infinity();
+  float top = kImpossible;
   for (const llama_token_data& candidate : left) top = std::max(top, candidate.logit);
   double total = 0;
   for (llama_token_data& candidate : left) total += (candidate.p = std::exp(candidate.logit - top));
@@ -150,10 +174,10 @@ void Sampler::Accept(TokenId token) {
   state_->window.pop_front();
 }
 
-TokenId Sampler::Sample(std::span<const float> logits, uint64_t position, float* logprob) {
+TokenId Sampler::Sample(std::span<const float> logits, uint64_t position, float* logprob, std::span<const TokenId> banned) {
   State& s = *state_;
   CD_CHECK(logits.size() == s.vocabulary, "a sampler gets the logits of its whole vocabulary");
-  s.Fill(logits);
+  s.Fill(logits, banned);
   const SamplingParams& p = s.params;
   if (p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f) s.Penalise();
   TokenId token = ArgMax(s.candidates);
@@ -168,13 +192,30 @@ TokenId Sampler::Sample(std::span<const float> logits, uint64_t position, float*
 }
 
 float LogProbability(std::span<const float> logits, TokenId token) {
-  float top = -std::numeric_limits<float>::infinity();
-  for (const float logit : logits) top = std::max(top, logit);
-  double sum = 0;
-  for (const float logit : logits) {
-    if (!std::isnan(logit)) sum += std::exp(static_cast<double>(logit) - static_cast<double>(top));
+  return Normaliser(logits).Of(logits[static_cast<size_t>(token)]);
+}
+
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, size_t count) {
+  std::vector<TokenLogprob> top;
+  if (count == 0) return top;
+  const auto before = [](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob > b.logprob || (a.logprob == b.logprob && a.token < b.token);
+  };
+  // A heap of the best so far, the worst of them in front; ids only rise, so that an equal logit never displaces one.
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float logit = Real(logits[i]);
+    if (top.size() == count) {
+      if (!(logit > top.front().logprob)) continue;
+      std::ranges::pop_heap(top, before);
+      top.pop_back();
+    }
+    top.push_back({.token = static_cast<TokenId>(i), .logprob = logit});
+    std::ranges::push_heap(top, before);
   }
-  return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(token)]) - static_cast<double>(top) - std::log(sum));
+  std::ranges::sort(top, before);
+  const Normaliser normaliser(logits);
+  for (TokenLogprob& entry : top) entry.logprob = normaliser.Of(entry.logprob);
+  return top;
 }
 
 }  // namespace cofferdam::model

@@ -29,6 +29,12 @@ struct SamplingParams {
 // Penalties count the last this many accepted tokens, prompt or output; older ones are forgotten.
 inline constexpr int kPenaltyWindow = 64;
 inline constexpr size_t kMaxLogitBias = 1024;
+inline constexpr uint32_t kMaxTopLogprobs = 20;  // what OpenAI allows
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
 
 // Not thread-safe; one belongs to one sequence.
 class Sampler {
@@ -46,8 +52,9 @@ class Sampler {
   // Returns the token for the output position `position` (0 for the first token after the prompt); does not Accept it.
   // The order is: bias, penalties, then, unless temperature is 0: top_k, top_p, min_p, temperature, draw.
   // `logprob`, unless null, receives the natural logarithm of the token's probability under the raw logits.
+  // None of the tokens `banned` is chosen, as long as another can be; those outside the vocabulary are ignored.
   // REQUIRES: logits.size() == vocabulary. Logits that are NaN count as minus infinity.
-  TokenId Sample(std::span<const float> logits, uint64_t position, float* logprob);
+  TokenId Sample(std::span<const float> logits, uint64_t position, float* logprob, std::span<const TokenId> banned = {});
 
   const SamplingParams& params() const;
 
@@ -59,6 +66,10 @@ class Sampler {
 
 // ln of the softmax of `logits` at `token`. REQUIRES: token is an index of logits.
 float LogProbability(std::span<const float> logits, TokenId token);
+
+// The `count` tokens of the highest logits, or all if there are fewer, the highest first and the lowest id first on a tie,
+// each with the ln of the softmax of `logits` at it. Logits that are NaN count as minus infinity.
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, size_t count);
 
 }  // namespace cofferdam::model
 

@@ -85,6 +85,34 @@ TEST(Sampler, LogProbabilityIsThatOfTheRawLogits) {
   EXPECT_NEAR(logprob, std::log(0.2f), 1e-5);
 }
 
+TEST(Sampler, TheMostLikelyAreThoseOfTheRawLogitsAndTheLowestIdsOnATie) {
+  const std::vector<float> logits = {std::log(0.1f), NAN,           std::log(0.4f), -kInfinity, std::log(0.1f),
+                                     std::log(0.3f), std::log(0.1f)};
+  const std::vector<TokenLogprob> top = TopLogprobs(logits, 4);
+  ASSERT_EQ(top.size(), 4u);
+  const std::vector<TokenId> expected = {2, 5, 0, 4};
+  for (size_t i = 0; i < top.size(); ++i) {
+    EXPECT_EQ(top[i].token, expected[i]) << i;
+    EXPECT_EQ(top[i].logprob, LogProbability(logits, expected[i])) << i;
+  }
+  const std::vector<TokenLogprob> all = TopLogprobs(logits, 20);
+  ASSERT_EQ(all.size(), logits.size());
+  EXPECT_EQ(all.back().token, 3);
+  EXPECT_EQ(all.back().logprob, -kInfinity);
+  EXPECT_TRUE(TopLogprobs(logits, 0).empty());
+}
+
+TEST(Sampler, ABannedTokenIsNotChosenWhileThereIsAnother) {
+  const std::vector<float> logits = {1, 3, 2};
+  const std::vector<TokenId> likeliest = {1, -5, 99}, all = {0, 1, 2};
+  float logprob = 0;
+  EXPECT_EQ(Make({.temperature = 0, .logit_bias = {{1, 100.0f}}}, 3).Sample(logits, 0, &logprob, likeliest), 2);
+  EXPECT_EQ(logprob, LogProbability(logits, 2));
+  Sampler drawing = Make({}, 3);
+  for (uint64_t position = 0; position < 200; ++position) EXPECT_NE(drawing.Sample(logits, position, nullptr, likeliest), 1);
+  EXPECT_EQ(drawing.Sample(logits, 0, nullptr, all), 0);
+}
+
 TEST(Sampler, OddLogitsStillGiveAToken) {
   EXPECT_EQ(Make({}, 3).Sample(std::vector<float>{NAN, NAN, NAN}, 0, nullptr), 0);
   EXPECT_EQ(Make({}, 3).Sample(std::vector<float>{-kInfinity, kInfinity, 0}, 0, nullptr), 1);

@@ -265,6 +265,10 @@ void DecodeWorker::OnEvents(const std::vector<engine::Event>& events) {
                      wire.mutable_token()->set_index(token.index);
                      wire.mutable_token()->set_token(token.token);
                      wire.mutable_token()->set_logprob(token.logprob);
+                     for (const model::TokenLogprob& top : token.top) {
+                       wire.mutable_token()->add_top_tokens(top.token);
+                       wire.mutable_token()->add_top_logprobs(top.logprob);
+                     }
                      request.stream->Send(std::move(wire));
                      if (request.abandoned) Finish(request, absl::CancelledError("the client is gone"));
                    },

@@ -87,6 +87,8 @@ absl::StatusOr<engine::SequenceSpec> FromWire(const v1::GenerateRequest& wire) {
   spec.tokens.assign(wire.tokens().begin(), wire.tokens().end());
   spec.resumed_tokens = wire.resumed_tokens();
   spec.max_output = wire.max_tokens();
+  spec.min_output = wire.min_tokens();
+  spec.top_logprobs = wire.top_logprobs();
   spec.stop_tokens.assign(wire.stop_tokens().begin(), wire.stop_tokens().end());
   if (!wire.has_sampling()) {
     spec.sampling = model::SamplingParams{.temperature = 0};

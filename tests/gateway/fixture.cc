@@ -25,6 +25,11 @@ v1::GenerateEvent Stage::TokenEvent(uint32_t index, TokenId token) const {
   *event.mutable_attempt() = request_->attempt();
   event.mutable_token()->set_index(index);
   event.mutable_token()->set_token(token);
+  event.mutable_token()->set_logprob(-0.5f);
+  for (uint32_t i = 0; i < request_->top_logprobs(); ++i) {
+    event.mutable_token()->add_top_tokens(i == 0 ? token : static_cast<TokenId>(300 + i));
+    event.mutable_token()->add_top_logprobs(-0.5f * static_cast<float>(i + 1));
+  }
   return event;
 }
 

@@ -45,6 +45,7 @@ class Stage {
   // With the next index, counted from the tokens that were sent before.
   bool Token(TokenId token);
   bool Send(v1::GenerateEvent event);
+  // With as many of the most likely tokens as were asked for: the token itself, at -0.5, then others, at -1, -1.5, ...
   v1::GenerateEvent TokenEvent(uint32_t index, TokenId token) const;
   grpc::Status Finish(v1::Finished::Reason reason, const Checks& checks = {});
   bool cancelled() const { return context_->IsCancelled(); }
